@@ -38,8 +38,8 @@ HERE = Path(__file__).parent
 LEAN = str(HERE / "lean")
 SLURM = HERE / "slurm"
 FORKS = str(HERE / "forks")
-OF_TESTS = [FORKS, str(HERE / "tiers")]
-sys.path[:0] = OF_TESTS  # where tests find `forks` and `tiers`
+OF_TESTS = [FORKS, str(HERE / "tiers"), str(HERE)]
+sys.path[:0] = OF_TESTS  # where tests find `forks`, `tiers` and `seams`
 from tiers import is_left_to_the_long_tier  # noqa: E402
 
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
@@ -152,8 +152,8 @@ def paths():
 
 @pytest.fixture(scope="session", autouse=True)
 def lean_children():
-    """Have child processes start as `lean/sitecustomize.py` says, and find `forks` and
-    `tiers`."""
+    """Have child processes start as `lean/sitecustomize.py` says, and find `forks`,
+    `tiers` and `seams`."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([*paths(), LEAN, *OF_TESTS]))
         yield
@@ -187,6 +187,13 @@ def computed_as_before():
     before = settings()
     yield
     assert settings() == before, "the test has changed how dask computes"
+
+
+@pytest.fixture
+def one_thread():
+    """Compute in the thread of the test."""
+    with dask.config.set(scheduler="sync"):
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ import zarr
 from click.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
+from helpers import Stop, stop
 from package_texts import texts_in
 
 import shardwrite
@@ -44,13 +46,7 @@ from shardwrite import (
     StoreError,
 )
 from shardwrite.cli import main
-from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.journal import lock
-from shardwrite.journal.begin import find_run
 from shardwrite.journal.process import Holder, Process
-from shardwrite.place.base import RECEIPT_NAME
-from shardwrite.place.target import resolve_target
-from shardwrite.slurm.status import status
 
 ROOT = Path(__file__).resolve().parent.parent
 _CONVERSIONS = "tests/slurm/test_conversion.py"
@@ -427,7 +423,7 @@ def carries_out(*pieces):
 def sync():
     with dask.config.set(scheduler="sync"):
         yield
-    reset_drain()
+    seams.forget_stop()
 
 
 def values(version=0, shape=SHAPE):
@@ -437,14 +433,6 @@ def values(version=0, shape=SHAPE):
 
 def source(version=0, region=...):
     return da.from_array(values(version)[region], chunks=16)
-
-
-class ToldToError(Exception):
-    """Interrupts a run."""
-
-
-def interrupt(_):
-    raise ToldToError
 
 
 def write(path, version=0, **more):
@@ -475,8 +463,8 @@ def shards(path):
 
 def interrupted_write(path, **more):
     """A run that makes an array and ended after its first task; its shards."""
-    with pytest.raises(ToldToError):
-        write(path, progress=interrupt, **more)
+    with pytest.raises(Stop):
+        write(path, progress=stop, **more)
     found = shards(path)
     assert found, "nothing was committed"
     return found
@@ -485,20 +473,20 @@ def interrupted_write(path, **more):
 def interrupted_update(path, **more):
     """An array, and an update of it that ended after its first task."""
     write(path)
-    with pytest.raises(ToldToError):
-        update(path, progress=interrupt, **more)
+    with pytest.raises(Stop):
+        update(path, progress=stop, **more)
 
 
 def interrupted_repair(path):
     """An array, and a repair of it that ended when its shards were written."""
     write(path)
     (path / "c/1/1").write_bytes(b"torn")
-    with pytest.raises(ToldToError):
-        shardwrite.repair(path, source(), progress=interrupt)
+    with pytest.raises(Stop):
+        shardwrite.repair(path, source(), progress=stop)
 
 
 def is_tidy(path):
-    return not path.with_name(path.name + ".shardwrite").exists()
+    return not seams.state_beside(path).exists()
 
 
 def updated(version=1):
@@ -559,7 +547,7 @@ def test_a_run_whose_writer_dies_while_it_is_looked_at_is_not_given_up(tmp_path,
     """It was alive at the first look and dead at the second: still it makes the array."""
     path = tmp_path / "x"
     before = interrupted_write(path, publish="first")
-    run = find_run(resolve_target(path, None))
+    run = seams.run_of(path)
     neighbours = importlib.import_module("shardwrite.journal.neighbours")
     alive = [Holder(Process(host="there"), "other", 1.0)]
     monkeypatch.setattr(neighbours, "live_holders", lambda path: alive)
@@ -685,8 +673,8 @@ AGAIN = {
 def interrupted_compaction(path):
     write(path)
     update(path, strategy=AppendOnly())
-    with pytest.raises(ToldToError):
-        shardwrite.compact(path, above=0, progress=interrupt)
+    with pytest.raises(Stop):
+        shardwrite.compact(path, above=0, progress=stop)
 
 
 GIVE_UP = "or give it up with abandon"
@@ -785,9 +773,9 @@ def test_replacing_an_array_takes_no_update_away_without_being_told_to(tmp_path)
 def test_a_write_that_is_refused_gives_up_no_repair(tmp_path):
     path = tmp_path / "x"
     interrupted_repair(path)
-    run = sorted(path.with_name("x.shardwrite").rglob("plan.json"))
+    run = seams.plan_files(path)
     refused("an array exists there", SpecError, lambda: write(path, 2, restart=True))
-    assert sorted(path.with_name("x.shardwrite").rglob("plan.json")) == run
+    assert seams.plan_files(path) == run
 
 
 @carries_out("an earlier repair has not ended; repair again with the source")
@@ -816,7 +804,7 @@ def test_a_repair_that_was_interrupted_does_not_hide_the_array_from_finalize_and
     path = tmp_path / "x"
     interrupted_repair(path)
     assert shardwrite.finalize(path).n_shards == 16
-    assert status(resolve_target(path, None)).is_whole
+    assert seams.status_of(path).is_whole
 
 
 @carries_out(
@@ -979,8 +967,8 @@ def test_another_process_is_at_work(tmp_path, remedy):
 
 HOLDS = """
     import sys, time, pathlib
-    from shardwrite.journal.lock import exclusive
-    with exclusive(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])):
+    import seams
+    with seams.hold_claim(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])):
         print("held", flush=True)
         time.sleep(120)
 """
@@ -992,7 +980,7 @@ HOLDS = """
 def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
     path = tmp_path / "x"
     interrupted_update(path)
-    claim = path.with_name("x.shardwrite") / "claim-end"
+    claim = seams.state_beside(path) / "claim-end"
     (tmp_path / "run").mkdir()
     other = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(HOLDS), claim, tmp_path / "run"],
@@ -1021,11 +1009,11 @@ def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
 )
 def test_stopped_on_request(tmp_path):
     path = tmp_path / "x"
-    stop = lambda _: request_drain()  # noqa: E731
+    stop = lambda _: seams.request_stop()  # noqa: E731
     refused(
         "run the same command again to go on", IncompleteError, lambda: write(path, progress=stop)
     )
-    reset_drain()
+    seams.forget_stop()
     assert write(path).n_resumed_shards > 0
     np.testing.assert_array_equal(read(path), values())
     x, path = source(), tmp_path / "y"
@@ -1033,7 +1021,7 @@ def test_stopped_on_request(tmp_path):
     refused(
         "these are of", IncompleteError, lambda: shardwrite.write_part(x, path, 0, 1, progress=stop)
     )
-    reset_drain()
+    seams.forget_stop()
     assert shardwrite.write_part(x, path, 0, 1).n_resumed_shards > 0
     shardwrite.finalize(path)
     np.testing.assert_array_equal(read(path), values())
@@ -1043,7 +1031,7 @@ def test_stopped_on_request(tmp_path):
 def test_a_shard_that_nobody_committed(tmp_path, monkeypatch):
     path = tmp_path / "x"
     with monkeypatch.context() as patch:
-        patch.setattr("shardwrite.runs.session.Session.enter", lambda *_: None)
+        seams.skip(patch, "enter shards")
         refused("run the same command again to go on", IncompleteError, lambda: write(path))
     write(path)
     np.testing.assert_array_equal(read(path), values())
@@ -1062,9 +1050,7 @@ def test_nothing_was_begun(tmp_path, how):
     refused(
         "call prepare first (shardwrite init)", IncompleteError, lambda: shardwrite.finalize(path)
     )
-    refused(
-        "call shardwrite init first", IncompleteError, lambda: status(resolve_target(path, None))
-    )
+    refused("call shardwrite init first", IncompleteError, lambda: seams.status_of(path))
     if how == "function":
         shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
         shardwrite.write_part(x, path, 0, 1)
@@ -1079,7 +1065,7 @@ def test_nothing_was_begun(tmp_path, how):
             .exit_code
             == 0
         )
-    assert status(resolve_target(path, None)).n_shards == 16
+    assert seams.status_of(path).n_shards == 16
     shardwrite.finalize(path)
     np.testing.assert_array_equal(read(path), values())
 
@@ -1113,20 +1099,17 @@ def test_a_finalize_that_was_interrupted_after_it_published(tmp_path, monkeypatc
     x, path = source(), tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
     shardwrite.write_part(x, path, 0, 1)
-    assert "not published yet" in str(status(resolve_target(path, None)))
-
-    def leave(*_):
-        raise ToldToError
+    assert "not published yet" in str(seams.status_of(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("shardwrite.journal.rundir.RunDirectory.leave", leave)
-        with pytest.raises(ToldToError):
+        seams.kill_before(patch, "leave a receipt", Stop)
+        with pytest.raises(Stop):
             shardwrite.finalize(path)
-    found = status(resolve_target(path, None))
+    found = seams.status_of(path)
     assert "not published yet" not in str(found)
     assert "published; its run has not ended: call shardwrite finalize again" in str(found)
     assert CliRunner().invoke(main, ["finalize", str(path)]).exit_code == 0
-    assert status(resolve_target(path, None)).is_whole
+    assert seams.status_of(path).is_whole
     assert is_tidy(path)
 
 
@@ -1207,7 +1190,7 @@ def test_something_else_stands_there(tmp_path, kind, remedy):
 @carries_out("remove the link", "move the file away")
 @pytest.mark.parametrize("kind", ["link", "file"])
 def test_something_else_stands_beside_it(tmp_path, kind):
-    path, beside = tmp_path / "x", tmp_path / "x.shardwrite"
+    path, beside = tmp_path / "x", seams.state_beside(tmp_path / "x")
     if kind == "link":
         (tmp_path / "elsewhere").mkdir()
         beside.symlink_to(tmp_path / "elsewhere")
@@ -1248,9 +1231,7 @@ def test_a_plan_that_is_torn(tmp_path, kind, torn):
         interrupted_write(path)
     else:
         interrupted_update(path)
-    (plan,) = [
-        p for p in path.with_name("x.shardwrite").rglob("plan.json") if "run-" not in p.parent.name
-    ]
+    (plan,) = seams.plan_files(path)
     plan.unlink()
     plan.write_bytes(torn)
     again = (lambda: write(path)) if kind == "array" else (lambda: update(path))
@@ -1267,9 +1248,9 @@ def test_a_plan_that_is_torn(tmp_path, kind, torn):
 def test_an_update_of_another_array(tmp_path):
     path = tmp_path / "x"
     interrupted_update(path)
-    (document,) = path.with_name("x.shardwrite").rglob("run-*/zarr.json")
+    (document,) = seams.state_beside(path).rglob("run-*/zarr.json")
     document.write_text(json.dumps({**json.loads(document.read_text()), "shape": [8, 8]}))
-    (run,) = path.with_name("x.shardwrite").glob("updates/*")
+    (run,) = seams.state_beside(path).glob("updates/*")
     refused(
         f"Move {run} away after a look, and keep it", JournalError, lambda: shardwrite.abandon(path)
     )
@@ -1287,7 +1268,7 @@ def test_an_update_of_another_array(tmp_path):
 def test_a_receipt_that_is_torn(tmp_path, torn):
     path = tmp_path / "x"
     write(path)
-    receipt = path / RECEIPT_NAME
+    receipt = seams.receipt_of(path)
     text = receipt.read_text()
     receipt.write_text(torn if torn == "{" else re.sub(r'"empty": \[\]', torn, text))
     if torn == "{":
@@ -1322,7 +1303,7 @@ def test_a_receipt_without_a_result(tmp_path):
     path = tmp_path / "x"
     write(path)
     update(path)
-    receipt = path / RECEIPT_NAME
+    receipt = seams.receipt_of(path)
     found = json.loads(receipt.read_text())
     found["updates"][-1]["result"] = {"n_shards": "many"}
     receipt.write_text(json.dumps(found))
@@ -1338,7 +1319,7 @@ def test_a_receipt_of_another_array(tmp_path):
     write(path)
     row = source(2, (slice(0, 16), slice(None)))
     row.to_sharded_zarr(path, region="append", source_id="row")
-    receipt = path / RECEIPT_NAME
+    receipt = seams.receipt_of(path)
     found = json.loads(receipt.read_text())
     found["updates"][-1]["identity"]["region"] = [[0, 16]]
     receipt.write_text(json.dumps(found))
@@ -1373,7 +1354,7 @@ def test_consolidated_metadata_that_is_none(tmp_path, remedy):
 def test_the_metadata_of_a_run_that_is_torn(tmp_path, remedy):
     path = tmp_path / "x"
     interrupted_write(path)
-    (document,) = path.with_name("x.shardwrite").glob("run-*/zarr.json")
+    (document,) = seams.state_beside(path).glob("run-*/zarr.json")
     text = document.read_text()
     document.write_text(text[:40])
     refused("or write it again", SpecError, lambda: write(path))
@@ -1381,7 +1362,7 @@ def test_the_metadata_of_a_run_that_is_torn(tmp_path, remedy):
         document.write_text(text)
         assert write(path).n_resumed_shards > 0
     else:
-        shutil.rmtree(path.with_name("x.shardwrite"))
+        shutil.rmtree(seams.state_beside(path))
         shutil.rmtree(path)
         write(path)
     np.testing.assert_array_equal(read(path), values())
@@ -1444,7 +1425,7 @@ def test_a_document_without_a_shape(tmp_path):
     refused(
         "write the array again, or remove the document",
         SpecError,
-        lambda: resolve_target(path, None).shape,
+        lambda: seams.target_of(path).shape,
     )
     write(path, mode="w")
     np.testing.assert_array_equal(read(path), values())
@@ -1503,14 +1484,11 @@ def test_an_inner_chunk_that_rots_beside_a_change(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
 
-    def killed(*_):
-        raise ToldToError
-
     with monkeypatch.context() as patch:
-        patch.setattr(lock.Claim, "settle", killed)
-        with pytest.raises(ToldToError):
+        seams.kill_before(patch, "settle a change", Stop)
+        with pytest.raises(Stop):
             update(path, strategy=AppendOnly(in_place=True))
-    (claim,) = path.with_name("x.shardwrite").rglob("claim-c.*")
+    (claim,) = seams.state_beside(path).rglob("claim-c.*")
     key = claim.name.removeprefix("claim-").replace(".", "/")
     data = bytearray((path / key).read_bytes())
     data[5] ^= 1  # in the first inner chunk, which the update does not touch

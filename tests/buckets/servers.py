@@ -23,6 +23,7 @@ from urllib.parse import urlencode
 
 import gcs
 import pytest
+import zarr
 
 KEY, SECRET = "AKIACANARYCANARY", "cAnArY/sEcReT+cAnArY"
 BUCKET, ACCOUNT = "bucket", "canaryaccount"
@@ -203,6 +204,17 @@ def on(*names, long=()):
 def below_bucket(url):
     """The path of a URL in its bucket."""
     return url.split("/", 3)[3]
+
+
+def values_of(server, url):
+    """The array as zarr-python sees it."""
+    store = zarr.storage.ObjectStore(server.client(below_bucket(url)))
+    return zarr.open_array(store, mode="r")[...]
+
+
+def others(server, url):
+    """Keys in the place of an array that are not those of shards."""
+    return [key for key in server.keys_of(url) if not key.startswith("c/")]
 
 
 def _die_with_parent():

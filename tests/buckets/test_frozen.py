@@ -13,9 +13,8 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import servers
-import zarr
-import zarr.storage
 
 import shardwrite
 from shardwrite import JournalError
@@ -116,22 +115,12 @@ def thawed(process):
     return out.strip()
 
 
-def values_of(server, url):
-    store = zarr.storage.ObjectStore(server.client(servers.below_bucket(url)))
-    return zarr.open_array(store, mode="r")[...]
-
-
 def interrupted_append(url, n):
     """An append that has put all of its shards, and was interrupted before it grew the array."""
     x = da.full((10, 16), n, chunks=(4, 16), dtype="u4")
 
-    from shardwrite.runs.session import Session
-
-    def publish(self, result):
-        raise InterruptedError
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "publish", publish)
+        seams.kill_before(patch, "publish the array", InterruptedError)
         with pytest.raises(InterruptedError):
             x.to_sharded_zarr(url, region="append", axis=0)
 
@@ -154,7 +143,7 @@ def test_frozen_while_an_append_is_given_up(moto, url, frozen, kind, wanted):
         new = da.full((12, 16), 5, chunks=(4, 16), dtype="u4")
         new.to_sharded_zarr(url, region="append", axis=0)
     said = thawed(process)
-    found = values_of(moto, url)
+    found = servers.values_of(moto, url)
     np.testing.assert_array_equal(found, np.concatenate([VALUES, new.compute()]), err_msg=said)
     assert moto.keys_of(url) == [f"c/{i}/{j}" for i in range(4) for j in range(2)] + KEPT
 
@@ -172,7 +161,7 @@ def test_frozen_before_the_mark_of_its_run_is_removed(moto, url, frozen):
     with dask.config.set(scheduler="sync"):
         when_run_out(lambda: x.to_sharded_zarr(url, mode="w", progress=thaw, **LAYOUT))
     assert said
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
     assert [key for key in moto.keys_of(url) if not key.startswith("c/")] == KEPT
 
 
@@ -188,7 +177,7 @@ def test_frozen_before_an_object_of_a_new_array_is_put(moto, url, frozen, wanted
     with dask.config.set(scheduler="sync"):
         when_run_out(lambda: x.to_sharded_zarr(url, shards=8, chunks=8, restart=True))
     said = thawed(process)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES, err_msg=said)
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES, err_msg=said)
     assert [key for key in moto.keys_of(url) if not key.startswith("c/")] == KEPT
     assert shardwrite.verify(url, deep=True).is_good
 

@@ -7,7 +7,6 @@ import logging
 import tracemalloc
 from dataclasses import replace
 
-import dask
 import dask.array as da
 import numpy as np
 import proxy
@@ -25,10 +24,7 @@ VALUES = np.random.default_rng(0).integers(1, 2**32, (2048, 1536), dtype="u4")
 LAYOUT = {"shards": (1024, 1536), "chunks": (256, 512), "compressors": None}
 
 
-@pytest.fixture(autouse=True)
-def one_after_the_other():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

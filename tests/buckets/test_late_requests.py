@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 
-import dask
 import dask.array as da
 import numpy as np
 import proxy
@@ -24,10 +23,7 @@ NEW[:8, 8:16] = 0  # a shard that only the old array has
 LAYOUT = {"shards": 8, "chunks": 4, "memory_limit": "4kB"}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def values(service, url):

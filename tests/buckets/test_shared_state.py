@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
@@ -18,6 +17,7 @@ import servers
 import zarr
 import zarr.storage
 from forks import python
+from helpers import wait_for
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError
@@ -91,17 +91,6 @@ def told(process):
     return [int(word) for word in out.split()]
 
 
-def others(server, url):
-    """Keys in the place of an array that are not those of shards."""
-    return [key for key in server.keys_of(url) if not key.startswith("c/")]
-
-
-def values_of(server, url):
-    """The array as zarr-python sees it."""
-    store = zarr.storage.ObjectStore(server.client(servers.below_bucket(url)))
-    return zarr.open_array(store, mode="r")[...]
-
-
 def begin(x, url, **how):
     """Begin a run of four groups, each of a row of shards."""
     plan = shardwrite.plan(x, source_id="x", memory_limit="30kB", **LAYOUT, **how)
@@ -112,25 +101,17 @@ def part(x, url, index, count, **how):
     return shardwrite.write_part(x, url, index, count, source_id="x", memory_limit="1GB", **how)
 
 
-def wait_for(happens):
-    for _ in range(2400):
-        if happens():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
-
-
 @servers.on("moto", long=["seaweed", "azurite", "gcs"])
 def test_parts_at_a_time_without_a_directory(service, url, x):
     begin(x, url)
     with ThreadPoolExecutor(3) as pool:
         done = list(pool.map(lambda k: part(x, url, k, 3), range(3)))
     assert sum(one.n_shards for one in done) == 16
-    assert "zarr.json" not in others(service, url)
+    assert "zarr.json" not in servers.others(service, url)
     result = shardwrite.finalize(url, n_parts=3, keep_report=True)
     assert (result.n_shards, result.n_resumed_shards) == (16, 16)
-    np.testing.assert_array_equal(values_of(service, url), VALUES)
-    assert others(service, url) == [
+    np.testing.assert_array_equal(servers.values_of(service, url), VALUES)
+    assert servers.others(service, url) == [
         "shardwrite-receipt.json",
         "shardwrite-report.json",
         "zarr.json",
@@ -156,8 +137,8 @@ def test_an_early_end_names_the_parts_and_stops_none(moto, url, x):
     for k in (0, 2, 3):
         part(x, url, k, 4)
     shardwrite.finalize(url)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @pytest.mark.long
@@ -171,8 +152,8 @@ def test_a_part_that_was_killed_is_written_again(moto, elsewhere, url, x):
     assert told(elsewhere.part(moto, url, 0, 2)) == [8, n_done]
     assert told(elsewhere.part(moto, url, 1, 2)) == [8, 0]
     assert told(elsewhere.part(moto, url, -1, 2)) == [16]
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -199,8 +180,8 @@ def test_an_end_that_was_killed_is_made_again(moto, elsewhere, url, x, fault):
     # The lease of the process that is gone is taken over, on the same host at once.
     assert told(elsewhere.part(moto, url, 0, 2)) in ([8, 8], [16, 16])
     assert shardwrite.finalize(url).n_shards == 16
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 def test_parts_stop_if_the_run_is_taken_away(moto, url, x):
@@ -214,8 +195,8 @@ def test_parts_stop_if_the_run_is_taken_away(moto, url, x):
 
     with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError, match="has ended"):
         part(x, url, 0, 1, progress=start_over)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES + 1)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES + 1)
+    assert servers.others(moto, url) == KEPT
 
 
 @pytest.mark.long
@@ -232,8 +213,8 @@ def test_a_part_does_not_work_beside_a_process_that_works_alone(moto, url, x):
     with dask.config.set(scheduler="sync"):
         x.to_sharded_zarr(url, source_id="x", progress=try_part, memory_limit="30kB", **LAYOUT)
     assert refused
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -258,7 +239,7 @@ def test_lines_that_another_holder_did_not_read_are_put_again(moto, url, x, monk
         part(x, url, 0, 1, progress=meanwhile)
     assert shardwrite.report(url).n_done == 16, "all lines are in the log that counts now"
     shardwrite.finalize(url)
-    assert others(moto, url) == KEPT
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -272,8 +253,8 @@ def test_arrays_without_shards_and_conversions_in_parts(moto, url, x, tmp_path):
         for k in range(2):
             shardwrite.convert_part(tmp_path / "a", dst, k, 2, **how)
         shardwrite.finalize_conversion(tmp_path / "a", dst, n_parts=2, **how)
-        np.testing.assert_array_equal(values_of(moto, dst), VALUES)
-        assert others(moto, dst) == KEPT
+        np.testing.assert_array_equal(servers.values_of(moto, dst), VALUES)
+        assert servers.others(moto, dst) == KEPT
 
 
 @pytest.mark.long
@@ -294,20 +275,20 @@ def test_commands_write_parts_without_a_directory(moto, url, tmp_path):
     for words in calls:
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, (words, done.output)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @servers.on("moto", long=["seaweed", "azurite", "gcs"])
 def test_later_and_in_another_process(service, elsewhere, url, x, tmp_path):
     rest = x.to_sharded_zarr(url, compute=False, **LAYOUT)
-    assert "zarr.json" not in others(service, url)
+    assert "zarr.json" not in servers.others(service, url)
     (tmp_path / "rest").write_bytes(cloudpickle.dumps(rest))
     assert told(elsewhere(service, LATER, tmp_path / "rest")) == [16]
-    np.testing.assert_array_equal(values_of(service, url), VALUES)
-    assert others(service, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(service, url), VALUES)
+    assert servers.others(service, url) == KEPT
     assert rest.compute().n_shards == 16, "nothing is written again"
-    assert others(service, url) == KEPT
+    assert servers.others(service, url) == KEPT
 
 
 @pytest.mark.long
@@ -318,16 +299,18 @@ def test_updates_and_many_arrays_later(moto, url, x, scheduler):
         assert [one.n_shards for one in both.compute()] == [16, 16]
         seven = da.full((30, 6), 7, dtype="u4", chunks=8)
         rest = seven.to_sharded_zarr(url, region=np.s_[10:40, 3:9], compute=False)
-        np.testing.assert_array_equal(values_of(moto, url), VALUES)
+        np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
         rest.compute()
         more = x.to_sharded_zarr(f"{url}-2", region="append", axis=0, compute=False)
         more.compute()
     wanted = VALUES.copy()
     wanted[10:40, 3:9] = 7
-    np.testing.assert_array_equal(values_of(moto, url), wanted)
-    np.testing.assert_array_equal(values_of(moto, f"{url}-2"), np.concatenate([VALUES + 1, VALUES]))
+    np.testing.assert_array_equal(servers.values_of(moto, url), wanted)
+    np.testing.assert_array_equal(
+        servers.values_of(moto, f"{url}-2"), np.concatenate([VALUES + 1, VALUES])
+    )
     for at in (url, f"{url}-2"):
-        assert others(moto, at) == KEPT
+        assert servers.others(moto, at) == KEPT
         assert shardwrite.verify(at, deep=True).is_good
 
 
@@ -347,8 +330,8 @@ def test_what_was_written_before_a_failure_is_kept(moto, url, x):
             y.to_sharded_zarr(url, compute=False, **call).compute()
         n_there = sum(key.startswith("c/") for key in moto.keys_of(url))
         assert y.to_sharded_zarr(url, **call).n_resumed_shards == n_there > 0
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 def test_a_run_that_was_given_up_is_not_written_later(moto, url, x):
@@ -357,8 +340,8 @@ def test_a_run_that_was_given_up_is_not_written_later(moto, url, x):
         (x + 1).to_sharded_zarr(url, restart=True, **LAYOUT)
         with pytest.raises(RunEndedError):
             rest.compute()
-    np.testing.assert_array_equal(values_of(moto, url), VALUES + 1)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES + 1)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -372,8 +355,8 @@ def test_later_on_a_cluster(moto, url, x):
         Client(cluster),
     ):
         assert x.to_sharded_zarr(url, compute=False, **LAYOUT).compute().n_shards == 16
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 def flat(path):
@@ -424,8 +407,8 @@ def test_a_source_is_consumed_into_a_bucket_although_processes_are_killed(
     assert codes[-1] == 0, trouble
     assert codes[0] == -signal.SIGKILL
     assert left_after == [12, 12, 8, 0]
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
     assert not src.exists()
     assert told(elsewhere(moto, CONSUME, src, url)) == []
 
@@ -448,7 +431,7 @@ def test_what_holds_data_that_was_removed_is_not_taken_away(moto, url, x, tmp_pa
     with dask.config.set(scheduler="sync"):
         done = shardwrite.reshard(src, url, 2, **call)
     assert done.n_removed == 12
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
     assert not src.exists()
 
 
@@ -460,13 +443,13 @@ def test_a_hierarchy_is_consumed_and_an_array_that_grows_is_converted(moto, url,
     done = shardwrite.reshard(tmp_path / "h", url, 2, consume=True)
     assert done.n_removed == 32
     assert not (tmp_path / "h").exists()
-    np.testing.assert_array_equal(values_of(moto, f"{url}/two"), VALUES)
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/two"), VALUES)
     array = zarr.create_array(tmp_path / "t", shape=(64, 64), chunks=(16, 64), dtype="u4")
     array[:40] = VALUES[:40]
     at = f"{url}-t"
     assert shardwrite.reshard(tmp_path / "t", at, (2, 1), while_growing=0).n_left == 1
-    assert "zarr.json" not in others(moto, at)
+    assert "zarr.json" not in servers.others(moto, at)
     array[40:] = VALUES[40:]
     assert shardwrite.reshard(tmp_path / "t", at, (2, 1)).arrays[0].result.n_resumed_shards == 1
-    np.testing.assert_array_equal(values_of(moto, at), VALUES)
-    assert others(moto, at) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, at), VALUES)
+    assert servers.others(moto, at) == KEPT

@@ -17,15 +17,14 @@ import dask.array as da
 import numpy as np
 import proxy
 import pytest
+import seams
 import servers
-import zarr
-import zarr.storage
 from forks import python
+from helpers import wait_for
 
 import shardwrite
 from shardwrite import JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.journal import bucket_lease, bucket_runs
-from shardwrite.place.objects import InStore
+from shardwrite.journal import bucket_lease
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
@@ -92,17 +91,6 @@ def told(process):
     return out.strip()
 
 
-def others(server, url):
-    """Keys in the place of an array that are not those of shards."""
-    return [key for key in server.keys_of(url) if not key.startswith("c/")]
-
-
-def values_of(server, url):
-    """The array as zarr-python sees it."""
-    store = zarr.storage.ObjectStore(server.client(servers.below_bucket(url)))
-    return zarr.open_array(store, mode="r")[...]
-
-
 def is_state(path):
     return "shardwrite-run" in path or path.endswith(("zarr.json", "shardwrite-receipt.json"))
 
@@ -154,8 +142,8 @@ def killed_at(start, server, url, what, number, fault):
     n_put = len(shards)
     again = told(start(server, url, what))
     assert again.isdigit(), (number, fault, again)
-    np.testing.assert_array_equal(values_of(server, url), wanted_after(what))
-    assert others(server, url) == KEPT, (number, fault)
+    np.testing.assert_array_equal(servers.values_of(server, url), wanted_after(what))
+    assert servers.others(server, url) == KEPT, (number, fault)
     return n_put, int(again)
 
 
@@ -218,17 +206,17 @@ def test_killed_and_resumed_elsewhere(service, program, url, number, fault):
 def test_without_a_directory(service, url, x):
     result = x.to_sharded_zarr(url, **LAYOUT)
     assert (result.n_shards, result.n_resumed_shards) == (16, 0)
-    assert others(service, url) == KEPT
+    assert servers.others(service, url) == KEPT
     da.full((30, 6), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[10:40, 3:9])
     wanted = VALUES.copy()
     wanted[10:40, 3:9] = 7
-    np.testing.assert_array_equal(values_of(service, url), wanted)
+    np.testing.assert_array_equal(servers.values_of(service, url), wanted)
     x.to_sharded_zarr(url, mode="w", **LAYOUT)
-    np.testing.assert_array_equal(values_of(service, url), VALUES)
+    np.testing.assert_array_equal(servers.values_of(service, url), VALUES)
     assert shardwrite.verify(url, deep=True, accept=True).is_good
     assert shardwrite.abandon(url) == []
     shardwrite.compact(url)
-    assert others(service, url) == KEPT
+    assert servers.others(service, url) == KEPT
 
 
 @pytest.mark.long
@@ -238,8 +226,8 @@ def test_a_folder_that_a_console_has_made_is_empty(moto, url, x):
     assert moto.keys_of(url) == [""]
     x.to_sharded_zarr(url, **LAYOUT)
     x.to_sharded_zarr(url, mode="w", **LAYOUT)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == ["", *KEPT]
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == ["", *KEPT]
 
 
 @pytest.mark.long
@@ -261,8 +249,8 @@ def test_a_service_that_takes_one_change_of_an_object_in_a_second(moto_server, e
     with servers.gcs_before(moto_server, pause=1) as server:
         environment(server)
         x.to_sharded_zarr(url.replace("s3:", "gs:"), **LAYOUT)
-        np.testing.assert_array_equal(values_of(server, url), VALUES)
-        assert others(server, url) == KEPT
+        np.testing.assert_array_equal(servers.values_of(server, url), VALUES)
+        assert servers.others(server, url) == KEPT
         assert server.generations.n_refused > 0
 
 
@@ -274,8 +262,8 @@ def test_an_array_that_grows_and_one_that_is_mended(moto, url, x):
     x.to_sharded_zarr(url, region="append", axis=0)
     obstore.delete(moto.client(url.removeprefix("s3://bucket/")), "c/1/1")
     assert [task.key for task in shardwrite.repair(url, x).tasks] == ["c/1/1"]
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @pytest.mark.long
@@ -289,10 +277,12 @@ def test_a_bad_shard_is_kept_in_the_bucket(moto, url, x):
     (copy,) = shardwrite.repair(url, x).quarantined
     assert copy.startswith(f"{url}/shardwrite-quarantine/c.1.1.")
     assert bytes(obstore.get(client, copy.removeprefix(f"{url}/")).bytes()) == b"not a shard"
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
     assert shardwrite.verify(url).is_good
     (x + 1).to_sharded_zarr(url, mode="w", **LAYOUT)
-    assert [key for key in others(moto, url) if key not in KEPT] == [copy.removeprefix(f"{url}/")]
+    assert [key for key in servers.others(moto, url) if key not in KEPT] == [
+        copy.removeprefix(f"{url}/")
+    ]
 
 
 @pytest.mark.long
@@ -309,9 +299,9 @@ def test_a_look_at_a_run_that_was_killed(moto, program, url, x):
     assert (found.state, found.n_done < 16) == ("interrupted", True)
     report = shardwrite.verify(url)
     assert not report.is_complete
-    before = others(moto, url)
+    before = servers.others(moto, url)
     assert "shardwrite-run.json" in before
-    assert before == others(moto, url), "a look changes nothing"
+    assert before == servers.others(moto, url), "a look changes nothing"
     client = moto.client(url.removeprefix("s3://bucket/"))
     for key in before:
         content = bytes(obstore.get(client, key).bytes())
@@ -320,19 +310,24 @@ def test_a_look_at_a_run_that_was_killed(moto, program, url, x):
     with pytest.raises(JournalError, match="another plan was begun"):
         x.to_sharded_zarr(url, shards=32, chunks=4)
     x.to_sharded_zarr(url, shards=32, chunks=4, restart=True)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @pytest.mark.long
 def test_an_update_that_was_killed_is_given_up(moto, program, url, x):
     x.to_sharded_zarr(url, **LAYOUT)
     process = program(moto, url, "region", pause=1)
-    wait_for(lambda: any("run/" in key for key in others(moto, url)) and len(others(moto, url)) > 3)
+    wait_for(
+        lambda: (
+            any("run/" in key for key in servers.others(moto, url))
+            and len(servers.others(moto, url)) > 3
+        )
+    )
     process.kill()
     process.wait(30)
     assert shardwrite.abandon(url) == [((0, 60), (0, 60))]
-    assert others(moto, url) == KEPT
+    assert servers.others(moto, url) == KEPT
     assert shardwrite.verify(url, deep=True).is_good
 
 
@@ -348,34 +343,28 @@ def test_an_append_whose_last_lines_are_not_in_the_bucket(moto, program, url, x,
     process.wait(30)
     if ends == "given up":
         assert len(shardwrite.abandon(url)) == 1
-        np.testing.assert_array_equal(values_of(moto, url), VALUES)
+        np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
         assert not [key for key in moto.keys(prefix) if key > "c/4" and key < "c/9"]
     else:
         assert told(program(moto, url, "append")).isdigit()
-        np.testing.assert_array_equal(values_of(moto, url), np.concatenate([VALUES, VALUES]))
-    assert others(moto, url) == KEPT
+        np.testing.assert_array_equal(
+            servers.values_of(moto, url), np.concatenate([VALUES, VALUES])
+        )
+    assert servers.others(moto, url) == KEPT
     assert shardwrite.verify(url, deep=True).is_good
-
-
-def wait_for(happens):
-    for _ in range(2400):
-        if happens():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.long
 def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x):
     first = program(moto, url, pause=2)
-    wait_for(lambda: "shardwrite-run.json" in others(moto, url))
+    wait_for(lambda: "shardwrite-run.json" in servers.others(moto, url))
     with pytest.raises(JournalError, match="is being written by another process") as caught:
         x.to_sharded_zarr(url, **LAYOUT)
     assert caught.value.holder["pid"]
     assert shardwrite.report(url).state == "running"
     assert told(first) == "0"
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -399,8 +388,8 @@ def test_a_process_that_was_frozen_publishes_nothing(moto, program, url, x, same
     os.kill(frozen, signal.SIGCONT)
     said = told(first)
     assert said.startswith("RunEndedError") or (same and said.isdigit()), said
-    np.testing.assert_array_equal(values_of(moto, url), VALUES if same else VALUES + 1)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES if same else VALUES + 1)
+    assert servers.others(moto, url) == KEPT
 
 
 @pytest.mark.parametrize("mode", ["w-", pytest.param("w", marks=LONG)])
@@ -415,7 +404,7 @@ def test_a_process_that_was_frozen_before_its_state_was_there(
     if resumes:
         with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
             x.to_sharded_zarr(url, source_id="x", mode=mode, progress=interrupt, **LAYOUT)
-    original, woken = bucket_runs._Hold._put, []
+    original, woken = seams.real("put the state of a run"), []
 
     def put(self):
         if not woken:
@@ -424,11 +413,11 @@ def test_a_process_that_was_frozen_before_its_state_was_there(
             assert told(program(moto, url, "restart")) == "0"
         original(self)
 
-    monkeypatch.setattr(bucket_runs._Hold, "_put", put)
+    monkeypatch.setattr(*seams.step("put the state of a run"), put)
     with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError, match="taken over"):
         x.to_sharded_zarr(url, source_id="x", mode=mode, **LAYOUT)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES + 1)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES + 1)
+    assert servers.others(moto, url) == KEPT
 
 
 def interrupt(_):
@@ -439,13 +428,10 @@ def test_a_takeover_that_removed_everything_is_told_as_one(moto, url, x, monkeyp
     """The mark of the run is gone, but not because somebody removed it by hand."""
     import obstore
 
-    original = InStore._put_mark
-
-    def put_mark(self, *args):
-        original(self, *args)
+    def take_over(*_):
         obstore.delete(moto.client(servers.below_bucket(url)), moto.keys_of(url))
 
-    monkeypatch.setattr(InStore, "_put_mark", put_mark)
+    seams.after(monkeypatch, "mark the array as a run's", take_over)
     with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError, match="taken over"):
         x.to_sharded_zarr(url, **LAYOUT)
     assert moto.keys_of(url) == []
@@ -515,15 +501,15 @@ def test_a_stream_without_a_directory(moto, url):
     with shardwrite.ShardWriter(url) as writer:
         writer.append(VALUES[:20])
         writer.flush()
-        np.testing.assert_array_equal(values_of(moto, url), VALUES[:20])
+        np.testing.assert_array_equal(servers.values_of(moto, url), VALUES[:20])
         with pytest.raises(JournalError, match="is being written by"):
             da.ones((1, 1), dtype="u4").to_sharded_zarr(url, region=np.s_[:1, :1])
         writer.append(VALUES[20:])
         writer[0] = VALUES[63]
     wanted = np.concatenate([VALUES[63:], VALUES[1:]])
-    np.testing.assert_array_equal(values_of(moto, url), wanted)
+    np.testing.assert_array_equal(servers.values_of(moto, url), wanted)
     assert shardwrite.verify(url, deep=True).is_good
-    assert others(moto, url) == KEPT
+    assert servers.others(moto, url) == KEPT
 
 
 def stream_killed_at(tmp_path, server, at, number, fault):
@@ -568,12 +554,14 @@ def test_a_stream_that_is_killed_keeps_what_was_flushed(moto, tmp_path, url, fau
         with shardwrite.ShardWriter(at) as writer:
             start = writer.shape[0]
             assert start >= n_flushed, number
-            np.testing.assert_array_equal(values_of(moto, at)[:n_flushed], VALUES[:n_flushed])
+            np.testing.assert_array_equal(
+                servers.values_of(moto, at)[:n_flushed], VALUES[:n_flushed]
+            )
             writer.append(VALUES[start:])
-        found = values_of(moto, at)
+        found = servers.values_of(moto, at)
         np.testing.assert_array_equal(found[:n_flushed], VALUES[:n_flushed])
         np.testing.assert_array_equal(found[start:], VALUES[start:])
-        assert others(moto, at) == KEPT, number
+        assert servers.others(moto, at) == KEPT, number
         assert shardwrite.verify(at, deep=True).is_good
     assert number > 12
 
@@ -596,30 +584,26 @@ def test_a_failed_put_is_an_error_and_the_same_call_goes_on(moto_server, environ
             x.to_sharded_zarr(url, **LAYOUT)
         assert broken
         assert x.to_sharded_zarr(url, **LAYOUT).n_resumed_shards == 16
-    np.testing.assert_array_equal(values_of(moto_server, url), VALUES)
-    assert others(moto_server, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto_server, url), VALUES)
+    assert servers.others(moto_server, url) == KEPT
 
 
 def test_another_process_may_have_taken_over_right_before_the_end(moto, url, x, monkeypatch):
     """The lease is lost after the last shard: the process publishes nothing."""
     import obstore
 
-    from shardwrite.runs.session import Session
-
-    publish = Session.publish
     client = moto.client(url.removeprefix("s3://bucket/"))
 
-    def lost(self, result):
+    def lose(*_):
         found = bytes(obstore.get(client, "shardwrite-run/lease.json").bytes())
         obstore.put(
             client, "shardwrite-run/lease.json", found.replace(b'"holder": "', b'"holder": "f')
         )
-        return publish(self, result)
 
-    monkeypatch.setattr(Session, "publish", lost)
+    seams.before(monkeypatch, "publish the array", lose)
     with pytest.raises(RunEndedError):
         x.to_sharded_zarr(url, **LAYOUT)
-    assert "zarr.json" not in others(moto, url)
+    assert "zarr.json" not in servers.others(moto, url)
 
 
 @pytest.mark.long
@@ -650,15 +634,15 @@ def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
         faults.plan = None
         with dask.config.set({"shardwrite.lease.ttl": 60}):
             assert slow.to_sharded_zarr(url, **call).n_resumed_shards >= 8
-    np.testing.assert_array_equal(values_of(moto_server, url), VALUES)
-    assert others(moto_server, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto_server, url), VALUES)
+    assert servers.others(moto_server, url) == KEPT
 
 
 @LONG
 def test_a_directory_does_not_go_along_with_a_state_in_the_bucket(moto, program, url, x, tmp_path):
     x.to_sharded_zarr(url, **LAYOUT)
     process = program(moto, url, "region", pause=1)
-    wait_for(lambda: any(key.endswith("-00000000") for key in others(moto, url)))
+    wait_for(lambda: any(key.endswith("-00000000") for key in servers.others(moto, url)))
     process.kill()
     process.wait(30)
     one = da.ones((1, 1), dtype="u4")
@@ -666,7 +650,7 @@ def test_a_directory_does_not_go_along_with_a_state_in_the_bucket(moto, program,
         one.to_sharded_zarr(url, region=np.s_[63:, 63:], run_dir=tmp_path)
     assert told(program(moto, url, "region")).isdigit()
     one.to_sharded_zarr(url, region=np.s_[63:, 63:], run_dir=tmp_path)
-    assert others(moto, url) == KEPT
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -675,8 +659,8 @@ def test_two_at_once(moto, program, url):
     said = sorted(told(one) for one in both)
     assert said[0] == "0", said
     assert said[1].startswith("JournalError") or said[1].isdigit(), said
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -692,8 +676,8 @@ def test_processes_and_a_cluster_on_this_machine(moto, url, x):
         Client(cluster),
     ):
         x.rechunk((64, 8)).to_sharded_zarr(url, mode="w", **LAYOUT)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -710,21 +694,15 @@ def test_workers_that_reach_another_service_are_noticed(moto, url, x):
     with servers.moto() as other, pytest.raises(StoreError, match=told):
         write_by_a_worker_that_reaches(other)
     write_by_a_worker_that_reaches(moto, recheck=True)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT
 
 
 def test_a_process_that_is_told_to_leave_gives_its_lease_back(moto, program, url, x):
     """As the handlers of signals do it; another process goes on at once."""
-    from shardwrite.host.stopping import before_leaving
-
-    def leave(report):
-        for action in before_leaving():
-            action()
-
     call = {"source_id": "new", "memory_limit": "30kB", **LAYOUT}
     with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError):
-        x.to_sharded_zarr(url, progress=leave, **call)
+        x.to_sharded_zarr(url, progress=lambda _: seams.leave(), **call)
     assert int(told(program(moto, url))) > 0
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == KEPT

@@ -17,6 +17,7 @@ import proxy
 import pytest
 import zarr
 from forks import python
+from helpers import digests
 
 import shardwrite
 from shardwrite import StoreError
@@ -30,16 +31,6 @@ with dask.config.set(scheduler="sync"):
     done = shardwrite.upload(sys.argv[1], sys.argv[2], consume=bool(sys.argv[3:]))
 print(done.n_resumed, done.n_objects)
 """
-
-
-def in_directory(path):
-    """SHA-256 of each file by its key. A receipt is another one in each copy."""
-    found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-    return {
-        key: hashlib.sha256(file.read_bytes()).hexdigest()
-        for key, file in found.items()
-        if file.name != RECEIPT
-    }
 
 
 def in_bucket(server, url):
@@ -66,7 +57,7 @@ def hierarchy(tmp_path):
 
 
 def test_there_and_back(seaweed, url, hierarchy, tmp_path):
-    wanted = in_directory(hierarchy)
+    wanted = digests(hierarchy)
     done = shardwrite.upload(hierarchy, url)
     assert (done.path, done.n_objects, done.n_groups) == (url, 16 + 9, 2)
     assert in_bucket(seaweed, url) == wanted
@@ -76,7 +67,7 @@ def test_there_and_back(seaweed, url, hierarchy, tmp_path):
     np.testing.assert_array_equal(found["images/sharded"][...], VALUES)
     assert shardwrite.verify(f"{url}/images/sharded", deep=True).is_good
     shardwrite.download(url, tmp_path / "back")
-    assert in_directory(tmp_path / "back") == wanted
+    assert digests(tmp_path / "back") == wanted
     assert sorted(os.listdir(tmp_path)) == ["back", "h"], "no state of a run is left"
 
 
@@ -88,7 +79,7 @@ def is_shard(path):
 @pytest.mark.parametrize("after", [20, 23])
 def test_killed_and_resumed(moto, environment, url, hierarchy, after):
     """The process is killed when the server has an object and the process has no answer yet."""
-    wanted, waiting = in_directory(hierarchy), {}
+    wanted, waiting = digests(hierarchy), {}
 
     def plan(method, path, number):
         if method == "PUT" and is_shard(path):
@@ -137,7 +128,7 @@ def test_a_source_is_consumed_although_processes_are_killed(moto, environment, u
     # The request for a shard at which each process is killed: the first one sends shards, and the
     # others have begun to remove them.
     kills = (6, 20, 6)
-    wanted, waiting, codes = in_directory(path), {}, []
+    wanted, waiting, codes = digests(path), {}, []
 
     def plan(method, request, number):
         if is_shard(request):
@@ -155,7 +146,7 @@ def test_a_source_is_consumed_although_processes_are_killed(moto, environment, u
             waiting["process"] = process.pid
             _, trouble = process.communicate(timeout=120)
             codes.append(process.returncode)
-            left = in_directory(path) if path.exists() else {}
+            left = digests(path) if path.exists() else {}
             found = {**in_bucket(moto, url), **left}
             assert {key: value for key, value in found.items() if is_shard(f"/{key}")} == {
                 key: value for key, value in wanted.items() if is_shard(f"/{key}")
@@ -168,7 +159,7 @@ def test_a_source_is_consumed_although_processes_are_killed(moto, environment, u
 
 @pytest.mark.long
 def test_two_at_once_both_succeed(moto, environment, url, hierarchy):
-    wanted = in_directory(hierarchy)
+    wanted = digests(hierarchy)
     with proxy.before(moto, lambda *_: time.sleep(0.01)) as (server, _):
         environment(server)
         words = [*python(), "-c", PROGRAM, str(hierarchy), url]
@@ -189,7 +180,7 @@ def test_every_fourth_request_fails(moto, environment, url, hierarchy, tmp_path)
         shardwrite.upload(hierarchy, url)
         shardwrite.download(url, tmp_path / "back")
     assert {method for _, method, path in faults.broken if is_shard(path)} >= {"GET", "PUT"}
-    assert in_bucket(moto, url) == in_directory(hierarchy) == in_directory(tmp_path / "back")
+    assert in_bucket(moto, url) == digests(hierarchy) == digests(tmp_path / "back")
 
 
 def test_a_plan_tells_the_requests(moto, environment, url, hierarchy, tmp_path):

@@ -12,8 +12,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import servers
-import zarr
-import zarr.storage
 from forks import python
 
 import shardwrite
@@ -58,11 +56,6 @@ try:
 except shardwrite.ShardwriteError as error:
     print(type(error).__name__, error)
 """
-
-
-def values_of(server, url):
-    store = zarr.storage.ObjectStore(server.client(servers.below_bucket(url)))
-    return zarr.open_array(store, mode="r")[...]
 
 
 def start(server, url, run_dir, what):
@@ -142,7 +135,7 @@ def test_two_at_once(moto, url, tmp_path, first, second, where):
         told = f"{first}, {second}, {pause}: {said}"
         assert any(one == "done" for one in said), told
         if moto.keys_of(at):
-            check(values_of(moto, at), said, first, second, told)
+            check(servers.values_of(moto, at), said, first, second, told)
             assert shardwrite.verify(at, deep=True, **given).is_good, told
         left = [key for key in moto.keys_of(at) if not key.startswith("c/")]
         assert left in (KEPT, []), told

@@ -9,7 +9,6 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import dask
 import dask.array as da
 import numpy as np
 import obstore
@@ -52,11 +51,7 @@ def source(values=VALUES):
     return da.from_array(values, chunks=4)
 
 
-@pytest.fixture(autouse=True)
-def one_after_the_other():
-    """Shards of a call are written in one thread. The setting holds for all threads."""
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write(url, values=VALUES, **more):

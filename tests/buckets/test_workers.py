@@ -18,8 +18,9 @@ import dask.array as da
 import numpy as np
 import proxy
 import pytest
-import zarr
-import zarr.storage
+import seams
+import servers
+from helpers import wait_for
 
 import shardwrite
 from shardwrite import RunEndedError, SpecError, StoreError
@@ -95,25 +96,6 @@ def prefix_of(url):
     return url.removeprefix("s3://bucket/")
 
 
-def values_of(server, url):
-    """The array as zarr-python sees it."""
-    store = zarr.storage.ObjectStore(server.client(prefix_of(url)))
-    return zarr.open_array(store, mode="r")[...]
-
-
-def others(server, url):
-    """Keys in the place of an array that are not those of shards."""
-    return [key for key in server.keys(prefix_of(url)) if not key.startswith("c/")]
-
-
-def wait_for(happens):
-    for _ in range(1200):
-        if happens():
-            return
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
-
-
 @pytest.mark.long
 def test_what_runs_do_with_them(moto, url, x):
     """New arrays, updates, appends, replacements, conversions and repairs."""
@@ -122,22 +104,22 @@ def test_what_runs_do_with_them(moto, url, x):
     with cluster(moto):
         assert x.to_sharded_zarr(url, **LAYOUT).n_shards == 16
         facts = shardwrite.report(url)
-        np.testing.assert_array_equal(values_of(moto, url), VALUES)
+        np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
         da.full((30, 6), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[10:40, 3:9])
         wanted = VALUES.copy()
         wanted[10:40, 3:9] = 7
-        np.testing.assert_array_equal(values_of(moto, url), wanted)
+        np.testing.assert_array_equal(servers.values_of(moto, url), wanted)
         x.to_sharded_zarr(url, region="append", axis=0)
         wanted = np.concatenate([wanted, VALUES])
-        np.testing.assert_array_equal(values_of(moto, url), wanted)
+        np.testing.assert_array_equal(servers.values_of(moto, url), wanted)
         obstore.delete(moto.client(prefix_of(url)), "c/1/1")
         source = da.from_array(wanted, chunks=(16, 64))
         assert [task.key for task in shardwrite.repair(url, source).tasks] == ["c/1/1"]
         shardwrite.reshard(url, f"{url}-other", shards=(2, 4))
         x.to_sharded_zarr(url, mode="w", **LAYOUT)
-    np.testing.assert_array_equal(values_of(moto, f"{url}-other"), wanted)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES)
-    assert others(moto, url) == others(moto, f"{url}-other") == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}-other"), wanted)
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES)
+    assert servers.others(moto, url) == servers.others(moto, f"{url}-other") == KEPT
     assert shardwrite.verify(url, deep=True).is_good
     names = {worker.name.partition(":")[0] for worker in facts.workers}
     assert names, "the report names those that did the work"
@@ -190,8 +172,8 @@ def test_the_driver_is_killed(moto, url, x, driver, same):
             result = y.to_sharded_zarr(url, **how, **LAYOUT)
         assert (result.n_resumed_shards > 0) is same
         time.sleep(2)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES if same else VALUES + 1)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES if same else VALUES + 1)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -199,18 +181,18 @@ def test_the_driver_is_frozen_and_its_workers_go_on(moto, url, x, driver):
     """They ask the bucket, so that they stop when another process has taken the lease."""
     with cluster(moto) as client:
         process = driver(moto, client, url, 3)
-        wait_for(lambda: "shardwrite-run.json" in others(moto, url))
+        wait_for(lambda: "shardwrite-run.json" in servers.others(moto, url))
         os.kill(process.pid, signal.SIGSTOP)
         with dask.config.set({**QUICK, "scheduler": "sync"}):
             time.sleep(5)
             da.from_array(VALUES + 1, chunks=(16, 64)).to_sharded_zarr(url, restart=True, **LAYOUT)
         time.sleep(5)  # tasks that had begun would have put their shards by now
-        np.testing.assert_array_equal(values_of(moto, url), VALUES + 1)
+        np.testing.assert_array_equal(servers.values_of(moto, url), VALUES + 1)
         os.kill(process.pid, signal.SIGCONT)
         out, trouble = process.communicate(timeout=120)
     assert out.startswith("RunEndedError"), (out, trouble)
-    np.testing.assert_array_equal(values_of(moto, url), VALUES + 1)
-    assert others(moto, url) == KEPT
+    np.testing.assert_array_equal(servers.values_of(moto, url), VALUES + 1)
+    assert servers.others(moto, url) == KEPT
 
 
 @LONG
@@ -235,9 +217,8 @@ def test_a_lease_that_is_gone_ends_the_work_of_all(moto, url):
 
     from shardwrite.journal.lease import this_process
     from shardwrite.journal.rundir import fence_of, holding
-    from shardwrite.place.target import resolve_target
 
-    target = resolve_target(url, None)
+    target = seams.target_of(url)
     with holding(target):
         fence = fence_of(target)
         me = this_process()

@@ -12,8 +12,8 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 from forks import python
+from helpers import run
 
 import shardwrite
 from shardwrite.cli import main
@@ -26,10 +26,6 @@ def source(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.arange(60 * 70, dtype="int32").reshape(60, 70) % 97)
     return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def test_plan_prints_a_table_and_json_and_writes_nothing(source, tmp_path):

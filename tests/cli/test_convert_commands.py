@@ -8,15 +8,12 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers import run
 
 import shardwrite
 from shardwrite.cli import main
 
 pytestmark = pytest.mark.compat
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

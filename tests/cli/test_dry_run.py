@@ -12,12 +12,11 @@ import dask.array as da
 import h5py
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.journal.begin import find_run
-from shardwrite.place.target import resolve_target
 
 # write nothing, or only what the user names: a page, a picture
 READING = {
@@ -179,7 +178,7 @@ def test_write_tells_what_stands_there(work):
     words = ["x.npy", "a.zarr", "--shards", "4", "--chunks", "2", "--dry-run"]
     assert "an array or a group" in run("write", *words)
     assert "an unfinished run" in run("write", "x.npy", "parts.zarr", *words[2:])
-    assert find_run(resolve_target("parts.zarr", None)) is not None
+    assert seams.has_run("parts.zarr")
 
 
 def test_bad_input_is_refused_as_without_the_option(work):

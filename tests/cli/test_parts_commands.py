@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from forks import python
+from helpers import run
 
 import shardwrite
-from shardwrite.cli import main
 
 VALUES = np.arange(64 * 64, dtype="u4").reshape(64, 64) + 1
 PROGRAM = Path(__file__).parent.parent / "slurm" / "program.py"
@@ -43,10 +42,6 @@ def begun(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     assert "64" in done.output
     return tmp_path
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.mark.compat

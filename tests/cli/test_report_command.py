@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite.cli.main import main
+from shardwrite.cli import main
 
 KEYWORDS = {"shards": 16, "chunks": 8, "durability": "none"}
 

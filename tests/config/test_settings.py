@@ -13,6 +13,7 @@ from pathlib import Path
 import dask
 import dask.array as da
 import pytest
+import seams
 import yaml
 from click.testing import CliRunner
 
@@ -23,7 +24,6 @@ from shardwrite.codecs.stages import chunk_limit
 from shardwrite.config import table
 from shardwrite.config.table import SETTINGS, as_nbytes, as_tree, value_of
 from shardwrite.errors import SpecError
-from shardwrite.journal.lease import lease_times
 from shardwrite.write.context import WriteSpec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -231,7 +231,7 @@ def test_workers_use_what_the_driver_has_decided(tmp_path):
         array = shardwrite.open_sharded(tmp_path / "x")
     assert chunk_limit() == 128 * 2**20
     with decided.holds():
-        assert (chunk_limit(), lease_times()) == (77, (15.0, 600.0))
+        assert (chunk_limit(), seams.lease_times()) == (77, (15.0, 600.0))
     assert chunk_limit() == 128 * 2**20
     assert array.decided == decided
     assert "decided" in WriteSpec.__dataclass_fields__

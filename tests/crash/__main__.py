@@ -30,10 +30,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 import preloaded
+from helpers import MEMORY
 
 HERE = Path(__file__).parent
 
@@ -210,7 +212,7 @@ def main() -> int:
         given.directory = given.resume
         last = json.loads((given.resume / "results.jsonl").read_text().splitlines()[-1])
         given.seed, given.first = last["seed"], last["round"] + 1
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    place = MEMORY
     with contextlib.ExitStack() as stack:
         directory = given.directory
         if directory is None:

@@ -47,7 +47,8 @@ def copied(to: Path, bug: str) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "node_modules")
     for part in ("shardwrite", "tests/crash", "tests/faults", "tests/buckets", "tests/forks"):
         shutil.copytree(ROOT / part, to / part, ignore=ignored)
-    shutil.copy(ROOT / "tests/__init__.py", to / "tests")  # other packages are called "tests", too
+    for file in ("__init__", "helpers", "seams"):  # other packages are called "tests", too
+        shutil.copy(ROOT / f"tests/{file}.py", to / "tests")
     for place in PLACES if bug else ():
         if (place / f"{bug}.patch").exists():
             with (place / f"{bug}.patch").open() as patch:

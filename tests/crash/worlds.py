@@ -19,13 +19,13 @@ from unittest import mock
 import numpy as np
 import obstore
 import power_cut
+import seams
 import zarr
 from bucket import PREFIX
 from obstore.store import S3Store
 from operations import STRATEGIES
 from servers import BUCKET, Server
 
-from shardwrite.journal import lease
 from shardwrite.stores import bucket_url
 
 _CLONE_NEWNS = 0x20000
@@ -142,11 +142,12 @@ class Powered(World):
         place = self.root.parent / "machine"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        boot = lease.boot_id
-        with power_cut.Machine(place, "ext4") as self._machine:
+        with (
+            power_cut.Machine(place, "ext4") as self._machine,
+            contextlib.ExitStack() as self._restarts,
+        ):
             self.root, self._n_boots = self._machine.root / "tree", 0
             yield
-        lease.boot_id = boot
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)
@@ -158,8 +159,8 @@ class Powered(World):
     def restart(self) -> None:
         self._machine.restart()
         self._n_boots += 1
-        number = self._n_boots
-        lease.boot_id = lambda: f"boot {number}"  # the machine does not in fact start again
+        # The machine does not in fact start again.
+        self._restarts.enter_context(seams.after_restart(self._n_boots))
 
 
 class Bucket(World):

@@ -16,6 +16,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
@@ -29,12 +30,8 @@ from shardwrite import IncompleteError, SourceError, SpecError
 from shardwrite.engines import LocalEngine
 from shardwrite.engines.cluster import new_client
 from shardwrite.format.document import ArrayOptions
-from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.place.target import resolve_target
 from shardwrite.plan.options import PlanOptions
 from shardwrite.runs.array_plan import ArrayChunks, plan_array
-from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, RunOptions
 from shardwrite.write.spool import EncodedBlock, PartFile
 
 KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}
@@ -157,8 +154,7 @@ def test_source_chunks_are_cut_where_tasks_do_not_share_memory(tmp_path, shares_
     x, engine = da.ones((64, 64), chunks=24, dtype="u1"), Elsewhere(shares_memory)
     small = PlanOptions(memory_limit="15kB")  # so there are several groups
     plan = plan_array(x, engine, ArrayOptions(shards=16, chunks=8), small)
-    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), RunOptions())
-    execute([job], engine, lambda _: None)
+    seams.run_job(ArrayChunks(x), plan, tmp_path / "x", engine)
     assert any("cut" in key[0] for key in engine.keys) == (not shares_memory)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 1)
 
@@ -174,9 +170,8 @@ def test_a_chunk_is_checked_before_it_is_cut(tmp_path):
     x = x.map_blocks(lie, dtype="u1", meta=np.empty((0, 0), "u1"), chunks=x.chunks)
     engine, small = Elsewhere(False), PlanOptions(memory_limit="15kB")
     plan = plan_array(x, engine, ArrayOptions(shards=16, chunks=8), small)
-    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), RunOptions())
     with pytest.raises(SourceError, match=r"declared shape \(24, 24\), the block has \(30, 30\)"):
-        execute([job], engine, lambda _: None)
+        seams.run_job(ArrayChunks(x), plan, tmp_path / "x", engine)
     assert not (tmp_path / "x" / "zarr.json").exists()
 
 
@@ -319,10 +314,8 @@ def test_store_shares_common_work(tmp_path):
 
 def test_the_view_opens_each_shard_once(tmp_path, array, monkeypatch):
     da.from_array(array, chunks=20).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
-    from shardwrite.stores.posix import PosixStore
-
     opened, read = [], []
-    original = PosixStore.open
+    original = seams.real("open an object")
 
     def spy(self, key):
         reader = original(self, key)
@@ -331,7 +324,7 @@ def test_the_view_opens_each_shard_once(tmp_path, array, monkeypatch):
         reader.read = lambda offset, nbytes: read.append(nbytes) or inner(offset, nbytes)
         return reader
 
-    monkeypatch.setattr(PosixStore, "open", spy)
+    monkeypatch.setattr(*seams.step("open an object"), spy)
     y = shardwrite.from_sharded_zarr(tmp_path / "x")
     assert y.chunks == ((32, 32, 6), (32, 32, 1), (32, 8))
     with dask.config.set(scheduler="sync"):
@@ -467,12 +460,12 @@ def test_a_process_that_is_to_stop_waits_for_no_worker(array):
         LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
         Client(cluster),
     ):
-        request_drain()
+        seams.request_stop()
         try:
             with pytest.raises(IncompleteError, match="before a worker has come"):
                 shardwrite.plan(da.from_array(array, chunks=32), shards=32, chunks=8)
         finally:
-            reset_drain()
+            seams.forget_stop()
 
 
 @pytest.mark.parametrize("kind", ["threads", "sync"])

@@ -18,6 +18,7 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parent))
 import more_operations
 import reading
+import seams
 
 PREPARE = (
     reading.dying_after(4)
@@ -67,7 +68,7 @@ def test_an_update_is_killed_resumed_verified_and_read(path, values, scheduler):
     assert 0 < int(reading.run(FILL + RESUMED.format(scheduler), path)) < 16
     assert shardwrite.verify(path, deep=True, against=da.from_array(values)).is_good
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], values)
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,10 @@ import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import oracle
 import servers
+from helpers import MEMORY
 from kills import child, ended_well, is_over, slowly
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
@@ -230,7 +232,7 @@ def in_child(scratch, function, *arguments):
 
 @contextmanager
 def scratch_directory():
-    home = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    home = MEMORY
     directory = Path(tempfile.mkdtemp(prefix="kills-", dir=home))
     try:
         yield directory

@@ -28,11 +28,13 @@ import numpy as np
 
 import shardwrite
 from shardwrite.read.stored_array import stored_at
-from shardwrite.read.stored_shard import open_shard
 from shardwrite.sources.opening import place_of
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import oracle
+import seams
+from helpers import MEMORY
 from kills import child, ended_well, is_over, slowly
 from leftovers import left_over
 
@@ -79,21 +81,8 @@ class Kill:
 
 def payloads(path, n_cut: int = 0) -> dict[tuple[int, ...], str]:
     """sha256 of the encoded bytes of each inner chunk without the last few, by its position."""
-    array = stored_at(place_of(path)).array
-    grid, found = array.metadata.grid, {}
-    for index in grid.shards_in(grid.whole):
-        shard = open_shard(array.metadata, array.store, index)
-        if shard is None:
-            continue
-        with shard:
-            for rank in shard.present():
-                at = np.unravel_index(rank, grid.chunks_per_shard)
-                where = tuple(
-                    int(i * n + k) for i, n, k in zip(index, grid.chunks_per_shard, at, strict=True)
-                )
-                data = shard.reader.read(*map(int, shard.index.table[rank]))
-                found[where] = hashlib.sha256(data[: len(data) - n_cut]).hexdigest()
-    return found
+    chunks = seams.chunks_of(stored_at(place_of(path)).array).items()
+    return {at: hashlib.sha256(data[: len(data) - n_cut]).hexdigest() for at, data in chunks}
 
 
 def draw(rng) -> tuple[dict, dict, bool]:
@@ -242,7 +231,7 @@ def main() -> None:
     given = parser.parse_args()
     kills = []
     for number in range(given.kills):
-        top = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        top = MEMORY
         directory = Path(tempfile.mkdtemp(prefix="conversions-", dir=top))
         rng = np.random.default_rng([given.seed, number])
         try:

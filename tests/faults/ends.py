@@ -16,7 +16,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 import warnings
@@ -32,10 +31,12 @@ import zarr
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
-from shardwrite.convert import swap
 from shardwrite.convert.trees import with_note
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
+from helpers import contents, scratch
 from leftovers import left_over, names_in
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
@@ -169,12 +170,6 @@ def give_up_and_update(path: Path) -> object:
     return update(path)
 
 
-def files_of(path: Path) -> dict[str, bytes]:
-    """Content of all files of an array."""
-    files = (each for each in path.rglob("*") if each.is_file())
-    return {str(each.relative_to(path)): each.read_bytes() for each in files}
-
-
 def before(path: Path) -> Path:
     """Place of a copy of the old array."""
     return (path.parent if path.parent.name == "g" else path).with_name("before")
@@ -196,17 +191,17 @@ def interrupt_in_group(path: Path) -> None:
 
 def put_back(path: Path) -> None:
     shardwrite.abandon(path)
-    assert files_of(path) == files_of(before(path))
+    assert contents(path) == contents(before(path))
 
 
 def replace_or_put_back(path: Path) -> None:
     """Where a call with ``mode="w"`` was interrupted, give it up first: what is there is whole."""
     if not before(path).exists():
         shutil.copytree(path, before(path))
-    elif path.with_name("x.shardwrite").exists():
+    elif seams.state_beside(path).exists():
         shardwrite.abandon(path)
         is_new = (shardwrite.open_sharded(path)[:, :] == NEW).all()
-        assert is_new or files_of(path) == files_of(before(path))
+        assert is_new or contents(path) == contents(before(path))
         look_through_group(path, exactly=True)
     write(path, mode="w")
 
@@ -273,7 +268,7 @@ def shard_in_place(path: Path) -> object:
 
 def shard_by_two_renames(path: Path) -> object:
     """Where the system cannot exchange names."""
-    with mock.patch.object(swap, "exchange", return_value=False):
+    with mock.patch.object(*seams.step("exchange two names"), return_value=False):
         return shard_in_place(path)
 
 
@@ -496,8 +491,8 @@ def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[
             stack.enter_context(mock.patch.object(os, name, counted(name, getattr(os, name))))
         creates = counted("open", os.open, lambda arguments: arguments[1] & os.O_CREAT)
         stack.enter_context(mock.patch.object(os, "open", creates))
-        exchange = counted("exchange", swap.exchange)
-        stack.enter_context(mock.patch.object(swap, "exchange", exchange))
+        exchange = counted("exchange", seams.real("exchange two names"))
+        stack.enter_context(mock.patch.object(*seams.step("exchange two names"), exchange))
         yield lambda: n
 
 
@@ -592,9 +587,7 @@ def run(
     kills the second call, too. Where a kill is only to come `amid` each, it comes where it came in
     none of the others."""
     done: list[Case] = []
-    top = Path(
-        tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    )
+    top = scratch("ends-")
     try:
         for name in names:
             made = top / "made"

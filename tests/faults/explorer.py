@@ -42,10 +42,12 @@ import numpy as np
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import freeze
 import oracle
 import preloaded
 import two_writers
+from helpers import MEMORY
 from leftovers import left_over, names_in
 from two_writers import OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, start
 
@@ -370,7 +372,7 @@ def run(
     pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out: Path | None = None
 ) -> list[Case]:
     """Schedules, judged; what is known so far is in the file `out`."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    place = MEMORY
     top = Path(tempfile.mkdtemp(prefix="explorer-", dir=place))
     try:
         with two_writers.configured():

@@ -30,11 +30,12 @@ import numpy as np
 import shardwrite
 import shardwrite.read.array
 from shardwrite import ShardwriteError
-from shardwrite.journal import lease
-from shardwrite.stores.posix import PosixStore
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
+from helpers import MEMORY, Stop, chain_of, stop
 from leftovers import left_over
 
 LOOKS = ("stat", "opendir", "read")
@@ -133,7 +134,7 @@ class Fault:
         """Nothing is left beside the array, but an empty directory that could not be removed."""
         if self.call == "rmdir":
             with contextlib.suppress(FileNotFoundError):
-                path.with_name(f"{path.name}.shardwrite").rmdir()
+                seams.state_beside(path).rmdir()
         oracle.check_tidy(path)
 
     def look_for_left(self, directory: Path, before: Collection[str] = ()) -> None:
@@ -181,21 +182,6 @@ def shim():
     return library
 
 
-def chain_of(error):
-    """An error and all that led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-class InterruptedRunError(Exception):
-    """Ends a run after its first task."""
-
-
-def interrupt(_):
-    raise InterruptedRunError
-
-
 def run_case(library, case: Case, directory: Path) -> Case:
     path, acks = directory / "x.zarr", oracle.Acks(directory / "acks")
     keywords = {
@@ -204,8 +190,8 @@ def run_case(library, case: Case, directory: Path) -> Case:
         "publish": "first" if case.k % 2 else "last",
     }
     if case.resumed:
-        with contextlib.suppress(InterruptedRunError):
-            SOURCE.to_sharded_zarr(path, progress=interrupt, **keywords)
+        with contextlib.suppress(Stop):
+            SOURCE.to_sharded_zarr(path, progress=stop, **keywords)
     error = case.strike(
         library, path, lambda: SOURCE.to_sharded_zarr(path, progress=acks, **keywords)
     )
@@ -238,7 +224,7 @@ def judge(case: Case, path: Path, acked: set[int], *, is_done: bool) -> None:
     except IndexError:
         assert not acked
         return
-    array = shardwrite.read.array.ShardedArray(metadata, PosixStore(path))
+    array = seams.array_at(path, metadata)
     for rank, box in oracle.shard_boxes(metadata).items():
         found, wanted = array.read(box), WANTED[box.slices]
         if rank in acked and not (found == wanted).all():
@@ -302,12 +288,9 @@ def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1, turns: 
     """
     library, chosen = shim(), random.Random(seed)
     random.seed(seed)
-    lease.lease_times = lambda: (
-        15.0,
-        -1.0,
-    )  # what a failed beginning could not remove is stale at once
+    seams.stale_at_once().start()  # also what a failed beginning could not remove
     done = []
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    place = MEMORY
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
         for kind, first, step in (
             in_turn(kinds, turns, every) if turns else ((kind, 1, every) for kind in kinds)

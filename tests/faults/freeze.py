@@ -27,8 +27,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import preloaded
 import two_writers
+from helpers import MEMORY
 from leftovers import left_over, names_in
 from two_writers import OPERATIONS, TAKEOVERS, Place
 
@@ -222,7 +224,7 @@ def run(
     operations, n: int, *, seed: int = 0, readers: float = 0.1, out: Path | None = None
 ) -> list[Freeze]:
     """Freezes, judged; what is known so far is in the file `out`."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    place = MEMORY
     top = Path(tempfile.mkdtemp(prefix="freezes-", dir=place))
     random.seed(seed)
     try:

@@ -45,15 +45,13 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.journal import lease
-from shardwrite.journal.plan_record import sealed
-from shardwrite.journal.undo import Change
-from shardwrite.read.array import ShardedArray
-from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent.parent / "forks"))
 import oracle
+import seams
+from helpers import chain_of
 from in_time import PATIENCE, Late, in_time
 
 SECONDS = 5
@@ -107,7 +105,7 @@ def make_begun(path):
 
     with contextlib.suppress(InterruptedError):
         SOURCE.to_sharded_zarr(path, progress=stop, **KEYWORDS)
-    (run,) = path.with_name(f"{path.name}.shardwrite").glob("run-*")
+    run = seams.run_directory(path)
     _leave_lease(run)
 
 
@@ -124,8 +122,7 @@ def make_updated(path):
     data = (path / key).read_bytes()
     claim.mkdir()
     (claim / "owner-0").write_bytes(_dead())
-    record = Change(key, len(data), (), [(0, data[:40])]).record()
-    (claim / "undo-none").write_bytes(b"".join(record))
+    (claim / "undo-none").write_bytes(seams.undo_record(key, len(data), [(0, data[:40])]))
 
 
 def make_appended(path):
@@ -136,18 +133,16 @@ def make_appended(path):
     data = (path / key).read_bytes()
     claim.mkdir()
     (claim / "owner-0").write_bytes(_dead())
-    (claim / "undo-none").write_bytes(b"".join(Change(key, len(data), (), []).record()))
+    (claim / "undo-none").write_bytes(seams.undo_record(key, len(data)))
     (path / key).write_bytes(data + data[:40])
-    claim = path.with_name("x.zarr.shardwrite") / "claim-end"
+    claim = seams.state_beside(path) / "claim-end"
     claim.mkdir()
     (claim / "owner-0").write_bytes(_dead())
 
 
 def _dead():
     """The identity of a process on this host that is gone."""
-    return json.dumps(
-        {**lease.this_process().to_dict(), "pid": 2**22 - 1, "started": "1", "token": "none"}
-    ).encode()
+    return json.dumps(seams.this_process(**seams.DEAD, token="none")).encode()
 
 
 def _interrupted_update(path, strategy):
@@ -161,7 +156,7 @@ def _interrupted_update(path, strategy):
             durability="none",
             memory_limit="20kB",
         )
-    (run,) = path.with_name(f"{path.name}.shardwrite").glob("updates/*/run-*")
+    run = seams.run_directory(path)
     _leave_lease(run)
     return run
 
@@ -450,7 +445,7 @@ def mutate_plan(data, rng):
     if isinstance(found, dict):
         found.pop("crc32c", None)
         if rng.random() < 0.5:
-            found = sealed(found)
+            found = seams.seal(found)
     return json.dumps(found).encode()
 
 
@@ -788,7 +783,7 @@ class Worker:
         if is_document and case.file.startswith(scene.array):
             return ""  # what is written follows the document, whatever that says now
         expected = (TEXTS, STREAMED) if case.scene == "texts" else (OLD, NEW)
-        array = ShardedArray(parse_metadata(scene.text), PosixStore(root / scene.array))
+        array = seams.array_at(root / scene.array, parse_metadata(scene.text))
         for path in sorted(shards.intersection(altered)):
             box = box_of(array, os.path.relpath(path, root / scene.array))
             try:
@@ -824,13 +819,6 @@ class Worker:
             if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink())
             else set()
         )
-
-
-def chain_of(error):
-    """An error and those that led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def box_of(array, key):

@@ -23,16 +23,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
-from shardwrite.journal import lease
-
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import judging
 import power_cut
+import seams
 from ends import before_effect
+from helpers import scratch
 from scenarios import Scenario
 
 FAULTS = ("cut", "kill")
@@ -96,7 +96,7 @@ class Place:
                 self.follow_and_judge(case, scenario)
             else:
                 self.cut(case, scenario, self._machine)
-                with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {case.number}"):
+                with seams.after_restart(f"{seed} {case.number}"):
                     self.follow_and_judge(case, scenario)
         return case
 
@@ -191,11 +191,7 @@ def run(
         with power_cut.Machine(top, filesystem) as machine:
             place = Place(machine.root, notes, machine)
             return power_cut.up_to((place.run_case(case, seed) for case in cases), is_last)
-    home = Path(
-        tempfile.mkdtemp(
-            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+    home = scratch("kills-")
     try:
         place = Place(home, notes)
         return power_cut.up_to((place.run_case(case, seed) for case in cases), is_last)

@@ -18,7 +18,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from dataclasses import asdict, dataclass, field
@@ -29,13 +28,12 @@ import dask
 import numpy as np
 
 import shardwrite
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.replay import replay
-from shardwrite.place.target import resolve_target
-from shardwrite.stores import posix
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
+from helpers import scratch
 from leftovers import left_over
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
@@ -225,7 +223,7 @@ def kill_once(directory, rng) -> Kill:
     _, status = os.waitpid(pid, 0)
     found.finished = os.WIFEXITED(status)
     found.acked = len(acked)
-    run = list(path.with_name("x.zarr.shardwrite").glob("run-*"))
+    run = list(seams.state_beside(path).glob("run-*"))
     was_moved = (
         old is None or bool(acked) or found.finished or bool(run and (run[0] / "replaced").exists())
     )
@@ -256,11 +254,7 @@ def kill_many(n_kills, seed) -> list[Kill]:
     """Many arrays, a kill each."""
     kills = []
     for number in range(n_kills):
-        directory = Path(
-            tempfile.mkdtemp(
-                prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            )
-        )
+        directory = scratch("kills-")
         try:
             kills.append(kill_once(directory, np.random.default_rng([seed, number])))
         finally:
@@ -276,11 +270,7 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
     side = round(n_shards**0.5)
     wanted = oracle.values((side * 8, side * 8), seed)
     x = da.from_array(wanted, chunks=(8 * 5, 8 * 5))
-    directory = Path(
-        tempfile.mkdtemp(
-            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+    directory = scratch("kills-")
     path, log = directory / "x.zarr", directory / "log"
     keywords = {"shards": 8, "chunks": 4, "memory_limit": "200kB"}
     with dask.config.set(scheduler="threads", num_workers=N_THREADS):
@@ -326,24 +316,16 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
 
 def write_slowly(x, path, keywords):
     """Write, and take a while for each shard, whatever this machine."""
-    real = posix.PosixWriter.publish
-
-    def publish(self):
-        real(self)
-        time.sleep(GROUP_PAUSE)
-
-    posix.PosixWriter.publish = publish
+    seams.after(None, "rename a file", lambda _: time.sleep(GROUP_PAUSE))
     write(x, path, lambda report: None, "threads", keywords)
 
 
 def journalled(path):
     """Files of the shards that the journals of the run at a path know."""
-    run = find_run(resolve_target(path, None))
-    metadata = oracle.metadata_of(path)
-    done = np.flatnonzero(replay(run, metadata).ledger.is_done)
+    counts = oracle.metadata_of(path).grid.counts
     return {
-        path / "c" / "/".join(map(str, np.unravel_index(rank, metadata.grid.counts)))
-        for rank in done
+        path / "c" / "/".join(map(str, np.unravel_index(rank, counts)))
+        for rank in seams.done_shards(path)
     }
 
 
@@ -363,11 +345,7 @@ def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
     side = round(n_shards**0.5)
     wanted = oracle.values((side * 8, side * 8), seed)
     x = da.from_array(wanted, chunks=(-(-side // 4) * 8, side * 8))
-    directory = Path(
-        tempfile.mkdtemp(
-            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+    directory = scratch("kills-")
     path, log = directory / "x.zarr", directory / "log"
     keywords = {"shards": 8, "chunks": 4, "durability": "none", "source_id": "groups"}
     with dask.config.set(scheduler="threads", num_workers=N_THREADS):

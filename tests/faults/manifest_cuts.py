@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,16 +20,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from unittest import mock
 
 import dask
 import numpy as np
 
-from shardwrite.journal import lease
-
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
+import seams
 from ends import in_child
+from helpers import scratch
 from leftovers import left_over, names_in
 from manifests import OPERATIONS, Case, go_on, n_effects
 
@@ -77,7 +76,7 @@ class Place:
         )
         if ended == "killed":
             self._machine.restart()
-            with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"):
+            with seams.after_restart(f"{seed} {number}"):
                 ended = in_child(lambda: go_on(name, path, then), stage=stage)
         elif ended == "done":
             return None
@@ -89,9 +88,7 @@ class Place:
 def run(directory, names: Sequence[str], n_cases: int, *, seed: int = 0) -> list[Case]:
     """Cases, whose operations take turns; with each next turn, what is done afterwards changes."""
     top, done = Path(directory), []
-    notes = Path(
-        tempfile.mkdtemp(prefix="cuts-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    )
+    notes = scratch("cuts-")
     try:
         with power_cut.Machine(top, "ext4") as machine:
             place = Place(machine, notes)

@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -33,7 +31,9 @@ from shardwrite.format.manifest import keys_of
 from shardwrite.read.stored_shard import open_shard
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from ends import count_effects, in_child
+from helpers import scratch
 from leftovers import left_over, names_in
 
 CHUNK, N = 5, 20
@@ -321,11 +321,7 @@ def n_effects(name: str, made: Path, home: Path) -> int:
 def run(names: list[str], every: int = 1, last: int = 0) -> list[Case]:
     """Kill operations before every effect, or every so many and each of the last."""
     done: list[Case] = []
-    top = Path(
-        tempfile.mkdtemp(
-            prefix="manifests-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+    top = scratch("manifests-")
     try:
         for name in names:
             made = top / "made"

@@ -13,6 +13,7 @@ import gc
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,8 +23,11 @@ import tensorstore as ts
 import zarr
 
 import shardwrite
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from seams import conversion_beside, metadata_of, state_beside
 
 
 def values(shape, version=0, empty=None):
@@ -69,15 +73,6 @@ class Acks:
         if not self.path.exists():
             return set()
         return {int(line) for line in self.path.read_text().split("\n")[:-1]}
-
-
-def metadata_of(path) -> ArrayMetadata:
-    """Of an array, published or not."""
-    path = Path(path)
-    pending = sorted(path.with_name(path.name + ".shardwrite").glob("run-*/zarr.json"))
-    return parse_metadata(
-        (path / "zarr.json" if (path / "zarr.json").exists() else pending[0]).read_text()
-    )
 
 
 def shard_boxes(metadata: ArrayMetadata) -> dict[int, Box]:
@@ -189,8 +184,7 @@ def check_tidy(path):
     path = Path(path)
     left = [p for p in path.rglob("*") if p.name.endswith(".swtmp")]
     assert not left, left
-    for suffix in (".shardwrite", ".conversion.shardwrite"):
-        beside = path.with_name(path.name + suffix)
+    for beside in (state_beside(path), conversion_beside(path)):
         assert not beside.exists(), sorted(beside.rglob("*"))
 
 

@@ -47,18 +47,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import dask
 import dask.array as da
 import numpy as np
 
 import shardwrite  # noqa: F401 (gives dask arrays their method)
-from shardwrite.journal import lease
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import loop_devices
 import oracle
+import seams
 from leftovers import left_over
 
 FILESYSTEMS = ("ext4", "xfs")
@@ -497,7 +497,7 @@ def run_state(
         try:
             with (
                 scheduler(scheduler_name),
-                mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"),
+                seams.after_restart(f"{seed} {number}"),
             ):
                 source.to_sharded_zarr(path, **keywords)
             oracle.check_whole(path, wanted)

@@ -7,7 +7,6 @@ and with them the mark that every inner chunk begins with, by which a disk can t
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,13 +18,10 @@ import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter
-from shardwrite.format.metadata import parse_metadata
-from shardwrite.grid import Box
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.replay import replay
-from shardwrite.place.target import resolve_target
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 import update_cuts
 
 UNSHARDED = "unsharded"
@@ -124,24 +120,8 @@ class Scenario:
 
     def enter_journalled(self) -> None:
         """Have what journals say count as acknowledged."""
-        target = resolve_target(self.path, None)
-        for run in [
-            found for place in (target, *target.others) if (found := find_run(place)) is not None
-        ]:
-            metadata = parse_metadata(json.dumps(run.document))
-            if run.record.shards_from:
-                first, counts = run.record.shards_from
-                shards, shape = metadata.grid.shards, metadata.grid.shape
-                start = tuple(a * s for a, s in zip(first, shards, strict=True))
-                stop = tuple(
-                    min((a + k) * s, n)
-                    for a, k, s, n in zip(first, counts, shards, shape, strict=True)
-                )
-                metadata, _ = metadata.part(Box(start, stop))
-            self.acknowledge(
-                self.rank_of(int(rank))
-                for rank in np.flatnonzero(replay(run, metadata).ledger.is_done)
-            )
+        for done in seams.all_logged(self.path):
+            self.acknowledge(map(self.rank_of, done))
 
     def boxes(self) -> dict[int, tuple[slice, ...]]:
         """Units that are judged."""

@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import dask
 import numpy as np
 
 import shardwrite
 from shardwrite import ShardWriter
-from shardwrite.journal import lease
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import power_cut
+import seams
 import update_cuts
 
 SHAPE, SHARDS, CHUNKS = (24, 64, 64), (8, 64, 32), (1, 32, 32)
@@ -101,7 +101,7 @@ def run_state(
     machine.cut(rng)
     worker.join()
     machine.restart()
-    with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"):
+    with seams.after_restart(f"{seed} {number}"):
         try:
             if (
                 durability == "none"

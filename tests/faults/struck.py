@@ -23,17 +23,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest import mock
 
 import dask
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
+import seams
 from ends import before_effect, count_effects, in_child
+from helpers import MEMORY
 
 import shardwrite
-from shardwrite.journal import lease
 
 FAULTS = ("kill", "fail", "cut")
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
@@ -267,7 +268,7 @@ def run_cut(
         except Exception as error:
             case.trouble = f"{type(error).__name__}: {error}"
     machine.restart()
-    with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {case.at} {case.before}"):
+    with seams.after_restart(f"{seed} {case.at} {case.before}"):
         try:
             if not case.trouble:
                 old, new = reference.olds[case.before], reference.news[case.before]
@@ -282,7 +283,7 @@ def run_cut(
 
 def run(call: Call, fault: str, *, every: int = 1, n_cases: int = 0, seed: int = 0) -> list[Case]:
     """Cases of one fault: before every so many effects, or a number of them at random."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    memory = MEMORY
     top = Path(tempfile.mkdtemp(prefix="struck-", dir=memory))
     try:
         reference, notes = Reference(call, top / "made"), top / "notes"

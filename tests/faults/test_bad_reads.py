@@ -55,10 +55,7 @@ def storage(monkeypatch):
     return Storage(monkeypatch)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sharded(path, **keywords):

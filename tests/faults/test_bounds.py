@@ -29,12 +29,11 @@ from shardwrite import (
     SpecError,
     StoreError,
 )
-from shardwrite.journal.plan_record import sealed
-from shardwrite.place.base import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 import oracle
+import seams
 from in_time import in_time
 
 SHAPE = (32, 32)
@@ -87,8 +86,7 @@ def interrupted_update(path):
     )
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
         x.to_sharded_zarr(path, region=(slice(0, 16), slice(0, 32)), source_id="two")
-    (run,) = path.with_name("x.zarr.shardwrite").glob("updates/*/run-*")
-    return run
+    return seams.run_directory(path)
 
 
 def interrupted(path, source):
@@ -99,8 +97,7 @@ def interrupted(path, source):
 
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
         source.to_sharded_zarr(path, durability="none", progress=stop, **KEYWORDS)
-    (run,) = path.with_name(f"{path.name}.shardwrite").glob("run-*")
-    return run
+    return seams.run_directory(path)
 
 
 def put(path, kind):
@@ -152,7 +149,7 @@ def outcomes(calls):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["zarr.json", RECEIPT_NAME, "c/0/1"])
+@pytest.mark.parametrize("name", ["zarr.json", "shardwrite-receipt.json", "c/0/1"])
 def test_something_else_in_the_array(path, source, name, kind):
     shards = {
         p: p.read_bytes() for p in (path / "c").rglob("*") if p.is_file() and p != path / name
@@ -211,11 +208,11 @@ def test_documents_that_are_bombs(path):
     deep = b'{"a":' * 100_000
     many = b"[" + b"{}," * (10 * 2**20) + b"{}]"
     for data in (deep, many, many + b" " * 2**25):
-        for name in ("zarr.json", RECEIPT_NAME):
-            before = (path / name).read_bytes()
-            (path / name).write_bytes(data)
+        for file in (path / "zarr.json", seams.receipt_of(path)):
+            before = file.read_bytes()
+            file.write_bytes(data)
             assert any(outcomes([lambda: shardwrite.verify(path)]))
-            (path / name).write_bytes(before)
+            file.write_bytes(before)
     with (
         dask.config.set({"shardwrite.read.limit": 100}),
         pytest.raises(StoreError, match=r"raise shardwrite\.read\.limit"),
@@ -369,7 +366,7 @@ def test_repair_of_what_is_no_file(path, source):
         with pytest.raises(StoreError, match="directory"):
             shardwrite.repair(path, source)
         (path / "c/0/0").rmdir()
-        shutil.rmtree(path.with_name("x.zarr.shardwrite"))
+        shutil.rmtree(seams.state_beside(path))
         assert shardwrite.repair(path, source).is_done
     oracle.check_whole(path, source.compute())
 
@@ -439,7 +436,7 @@ def test_wrong_values_in_a_receipt(path, source, seed):
         (source[:16] + 1).to_sharded_zarr(
             path, region=(slice(0, 16), slice(0, 32)), source_id="two"
         )
-    good = json.loads((path / RECEIPT_NAME).read_text())
+    good = json.loads(seams.receipt_of(path).read_text())
 
     def append():
         return source[:1].to_sharded_zarr(
@@ -447,7 +444,7 @@ def test_wrong_values_in_a_receipt(path, source, seed):
         )
 
     for at, value in places(good, 29, seed):
-        (path / RECEIPT_NAME).write_text(json.dumps(put_at(good, at, value)))
+        seams.receipt_of(path).write_text(json.dumps(put_at(good, at, value)))
         calls = [
             lambda: shardwrite.verify(path),
             lambda: source.to_sharded_zarr(path, **KEYWORDS),
@@ -466,7 +463,7 @@ def test_wrong_values_in_a_plan(tmp_path, source, seed):
     good.pop("crc32c")
     for at, value in places(good, 61, seed):
         found = put_at(good, at, value)
-        plan.write_text(json.dumps(sealed(found) if isinstance(found, dict) else found))
+        plan.write_text(json.dumps(seams.seal(found) if isinstance(found, dict) else found))
         outcomes(
             [
                 lambda: shardwrite.verify(path),

@@ -15,22 +15,12 @@ import dask
 import dask.array
 import numpy as np
 import pytest
+import seams
 from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import UploadFile
 
-import shardwrite
-from shardwrite.engines import ClusterEngine, LocalEngine
+from shardwrite.engines import ClusterEngine
 from shardwrite.errors import WorkersLostError
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import admit
-from shardwrite.journal.replay import replay
-from shardwrite.place.target import resolve_target
-from shardwrite.runs.array_plan import ArrayChunks
-from shardwrite.runs.begin import _begin_one as begin_one
-from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.session import Session
-from shardwrite.write.tasks import write_group
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -192,34 +182,18 @@ if __name__ == "__main__":
 
 def test_a_task_that_runs_twice_at_once(tmp_path):
     x = oracle.source(SHAPE, (32, 128))
-    plan = shardwrite.plan(x, shards=16, chunks=8)
-    target = resolve_target(tmp_path / "x", None)
-    job = Job(ArrayChunks(x), plan, target, RunOptions())
-    directory, _ = begin_one(job)
-    session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
-    directory.make_room("full", "driver")
-    admit(directory.path, session.driver)
-    graph, keys = session.graph("all", LocalEngine("sync")).fused(range(plan.partition.n_groups))
-    layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
-    reports = []
-    for key in keys:
-        assert layer[key].func is write_group
-        spec, pieces, sources = layer[key].args
-        arrays = list(dask.get(dict(x.dask), [source.key for source in sources.args]))
+    tasks, reports = seams.begin_run(x, tmp_path / "x", shards=16, chunks=8), []
+    for task in tasks:
         twice = [
-            threading.Thread(
-                target=lambda *task: reports.append(write_group(*task)), args=(spec, pieces, arrays)
-            )
-            for _ in range(2)
+            threading.Thread(target=lambda task=task: reports.append(task())) for _ in range(2)
         ]
         for thread in twice:
             thread.start()
         for thread in twice:
             thread.join()
-    assert len(reports) == 2 * len(keys)
-    found = replay(find_run(target), plan.metadata)
-    assert found.ledger.n_done == 64
-    assert found.n_redone == 64
+    assert len(reports) == 2 * len(tasks)
+    found = seams.logged(tmp_path / "x")
+    assert len(found.done) == found.n_redone == 64
     assert x.to_sharded_zarr(tmp_path / "x", shards=16, chunks=8).n_resumed_shards == 64
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
 

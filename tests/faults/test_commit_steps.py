@@ -11,17 +11,12 @@ import dask
 import numpy as np
 import pytest
 
-import shardwrite
-import shardwrite.read.array
 from shardwrite import SourceError, StoreError
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.replay import replay
-from shardwrite.place.target import resolve_target
-from shardwrite.stores import posix
 from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 
 KEYWORDS = {
     "shards": 16,
@@ -43,11 +38,6 @@ def x():
     return oracle.source((64, 64), (16, 64), empty=(slice(16, 32), slice(0, 32)))
 
 
-def journalled(path):
-    run = find_run(resolve_target(path, None))
-    return set(np.flatnonzero(replay(run, oracle.metadata_of(path)).ledger.is_done).tolist())
-
-
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
 def test_an_error_of_close_is_raised(tmp_path, monkeypatch, number):
     def close(self):
@@ -55,7 +45,7 @@ def test_an_error_of_close_is_raised(tmp_path, monkeypatch, number):
         self._fd = -1
         raise OSError(number, "on close")
 
-    monkeypatch.setattr(posix.PosixWriter, "close", close)
+    monkeypatch.setattr(*seams.step("close a file"), close)
     with (  # noqa: PT012
         pytest.raises(StoreError, match="on close"),
         PosixStore(tmp_path).transaction("none", "a.b") as transaction,
@@ -93,31 +83,30 @@ def test_the_system_is_asked_whether_the_close_went_well(tmp_path, monkeypatch):
     ("step", "durability"),
     [
         (step, level)
-        for step in ("sync", "close", "publish")
+        for step in ("sync", "close", "rename")
         for level in ("full", "batch", "none")
         if (step, level) != ("sync", "none")
     ],
 )
 def test_what_is_not_committed_is_not_in_the_journal(tmp_path, monkeypatch, x, step, durability):
-    real, n_calls = getattr(posix.PosixWriter, step), []
+    n_calls = []
 
-    def failing(self):
-        if "/c/" in str(self.path):
-            n_calls.append(self.path)
+    def fail(writer):
+        if "/c/" in str(writer.path):
+            n_calls.append(writer.path)
             if len(n_calls) > 5:
                 raise OSError(errno.ENOSPC, "no space")
-        real(self)
 
-    monkeypatch.setattr(posix.PosixWriter, step, failing)
+    seams.before(monkeypatch, f"{step} a file", fail)
     with pytest.raises(StoreError, match="no space") as caught:
         x.to_sharded_zarr(tmp_path / "x", durability=durability, **KEYWORDS)
     assert caught.value.errno == errno.ENOSPC
     assert caught.value.key.startswith("c/")
-    done = journalled(tmp_path / "x")
+    done = seams.done_shards(tmp_path / "x")
     metadata = oracle.metadata_of(tmp_path / "x")
     boxes = oracle.shard_boxes(metadata)
     wanted = x.compute()
-    array = shardwrite.read.array.ShardedArray(metadata, PosixStore(tmp_path / "x"))
+    array = seams.array_at(tmp_path / "x", metadata)
     for rank in done:
         np.testing.assert_array_equal(array.read(boxes[rank]), wanted[boxes[rank].slices])
     assert len(done) < 16
@@ -133,19 +122,17 @@ def test_what_may_pass_is_tried_again_under_another_name_and_no_file_is_synced_t
     tmp_path, monkeypatch, x, number, durability
 ):
     synced, names = [], []
-    real = posix.PosixWriter.sync
 
-    def sync(self):
-        if "/c/" in str(self.path):
-            inode = os.fstat(self._fd).st_ino, self._temporary
+    def sync(writer):
+        if "/c/" in str(writer.path):
+            inode = os.fstat(writer._fd).st_ino, writer._temporary
             assert inode not in synced, "a second fsync does not report what the first one lost"
             synced.append(inode)
-            names.append(self._temporary)
+            names.append(writer._temporary)
             if len(synced) in (3, 4):
                 raise OSError(number, "passes")
-        real(self)
 
-    monkeypatch.setattr(posix.PosixWriter, "sync", sync)
+    seams.before(monkeypatch, "sync a file", sync)
     x.to_sharded_zarr(tmp_path / "x", durability=durability, **KEYWORDS)
     assert len(names) == len(set(names)) > 14
     monkeypatch.undo()
@@ -160,7 +147,7 @@ def test_what_does_not_pass_ends_after_three_retries(tmp_path, monkeypatch, x):
             tries.append(self._temporary)
             raise OSError(errno.EIO, "for ever")
 
-    monkeypatch.setattr(posix.PosixWriter, "sync", sync)
+    monkeypatch.setattr(*seams.step("sync a file"), sync)
     with pytest.raises(StoreError, match="for ever"):
         x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
     assert len(tries) == len(set(tries)) == 4
@@ -178,7 +165,7 @@ def test_a_source_error_keeps_what_was_committed_before_it(tmp_path):
     )
     with pytest.raises(SourceError, match=r"48:64"):
         y.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
-    done = journalled(tmp_path / "x")
+    done = seams.done_shards(tmp_path / "x")
     assert len(done) <= 12  # dask may begin with any group
     result = oracle.da.from_array(wanted, chunks=(16, 64)).to_sharded_zarr(
         tmp_path / "x", **KEYWORDS

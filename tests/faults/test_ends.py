@@ -19,11 +19,11 @@ from forks import python
 from tiers import some
 
 import shardwrite
-from shardwrite.write.context import probe
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ends
 import oracle
+import seams
 
 SCRIPT = Path(__file__).with_name("ends.py")
 OPERATIONS = (
@@ -75,7 +75,7 @@ X = da.from_array(np.arange(64, dtype="u4").reshape(8, 8) + 1, chunks=4)
 
 def draft_of(path, process, run="0123456789ab"):
     """A run that a process was about to begin."""
-    draft = path.with_name(f"{path.name}.shardwrite") / f"draft-{run},{process}"
+    draft = seams.state_beside(path) / f"draft-{run},{process}"
     draft.mkdir(parents=True)
     (draft / "zarr.json").write_text("{}")
     return draft
@@ -86,7 +86,7 @@ def write(path):
 
 
 def test_a_draft_stays_as_long_as_its_process_may_live(tmp_path):
-    says = "import sys, shardwrite.journal.lease as l; print(l.signature(), flush=True); sys.stdin.read()"
+    says = "import sys, seams; print(seams.signature(), flush=True); sys.stdin.read()"
     other = subprocess.Popen(
         [*python(), "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -111,6 +111,7 @@ def test_a_draft_of_which_nobody_knows_is_removed_when_it_is_old(tmp_path, name)
 
 def test_probing_brings_no_run_back_that_has_ended(tmp_path):
     """An empty directory of the run was made anew, and stayed."""
+    probe = seams.real("probe a worker")
     assert probe(str(tmp_path / "run-1"), "zarr.json") == (
         f"{tmp_path / 'run-1'} is missing here",
         errno.ENOENT,
@@ -132,7 +133,7 @@ def test_a_run_is_no_draft_because_whoever_began_it_is_gone(tmp_path):
         shardwrite.prepare(test_ends.X, sys.argv[1], shardwrite.plan(test_ends.X, shards=4, chunks=2, source_id="x"))
     """
     subprocess.run([*python(), "-c", textwrap.dedent(code), path], check=True)
-    (run,) = path.with_name("x.shardwrite").glob("run-*")
+    run = seams.run_directory(path)
     os.utime(run, (time.time() - 1000,) * 2)
     draft_of(path, "elsewhere,boot,1,2,3")
     assert shardwrite.write_part(X, path, 0, 1, source_id="x").n_shards == 4

@@ -16,10 +16,10 @@ import pytest
 
 import shardwrite
 from shardwrite import ShardwriteError
-from shardwrite.place.base import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 
 SHAPE = (32, 32)
 KEYWORDS = {
@@ -159,7 +159,7 @@ def interrupted(path, source):
 def test_mutated_journals_and_plans(tmp_path, source, pattern, n):
     rng = random.Random(n)
     interrupted(tmp_path / "begun", source)
-    beside = tmp_path / "begun.shardwrite"
+    beside = seams.state_beside(tmp_path / "begun")
     wanted = source.compute()
     n_whole = n_refused = 0
     for number in range(n):
@@ -187,7 +187,7 @@ def test_mutated_receipts(tmp_path, source):
     rng = random.Random(7)
     path = tmp_path / "x"
     source.to_sharded_zarr(path, durability="none", **KEYWORDS)
-    file = path / RECEIPT_NAME
+    file = seams.receipt_of(path)
     good = file.read_bytes()
     n_refused = 0
     with dask.config.set(scheduler="sync"):

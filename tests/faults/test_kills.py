@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import seams
 from forks import python
 
 import shardwrite
@@ -133,7 +134,7 @@ def test_killed_at_a_system_call(tmp_path, call):
         if ended.returncode == 0:
             break
         n_killed += 1
-        if path.exists() and (path.with_name(path.name + ".shardwrite") / "plan.json").exists():
+        if path.exists() and seams.plan_files(path):
             oracle.check_partial(path, acks.ranks(), oracle.values((32, 32)))
         subprocess.run([*python(), "-c", WRITER, path, tmp_path / "more"], check=True, timeout=120)
         found = shardwrite.open_sharded(path)[:, :]

@@ -21,15 +21,10 @@ from forks import python
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.journal import lease
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.lease import Lease, live_holders
-from shardwrite.journal.lines import Beginning, encode_line
-from shardwrite.place.target import resolve_target
-from shardwrite.runs import execute
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 
 replay = importlib.import_module(
     "shardwrite.journal.replay"
@@ -175,15 +170,15 @@ def test_many_processes_write_one_plan(tmp_path):
         oracle.check_whole(array, oracle.values((64, 64)))
 
 
-@pytest.mark.parametrize("module", ["shardwrite.runs.begin", "shardwrite.journal.begin"])
+@pytest.mark.parametrize("step", ["look for a run", "look for a run to join"])
 def test_shards_of_a_run_that_has_just_begun_are_not_taken_for_other_files(
-    tmp_path, monkeypatch, module
+    tmp_path, monkeypatch, step
 ):
     """A process looks for a run and is held up; another one begins it and writes shards."""
     interrupted(tmp_path / "x")
     looks = iter([None])
-    real = importlib.import_module(module).tidied_run
-    monkeypatch.setattr(f"{module}.tidied_run", lambda target: next(looks, real(target)))
+    real = seams.real(step)
+    monkeypatch.setattr(*seams.step(step), lambda target: next(looks, real(target)))
     result = write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
     assert next(looks, "looked") == "looked"
     assert result.n_resumed_shards > 0
@@ -194,39 +189,27 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
     """The lease of a writer is older than the first line of its journal; so leases are looked at
     after journals."""
     interrupted(tmp_path / "x")
-    run = find_run(resolve_target(tmp_path / "x", None))
-    late, beginning = run.path / "lease-late.json", Beginning("late.1", (0, 0), (1, 1))
-    lines = [
-        {
-            "writer": {**lease.this_process().to_dict(), "host": "elsewhere"},
-            "driver": "late",
-            "durability": "full",
-        },
-        beginning.to_dict(),
-    ]
-    (run.path / "journal-late-elsewhere-1-a.jsonl").write_bytes(b"".join(map(encode_line, lines)))
-    assert (
-        beginning in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended
-    )  # it has no lease
-    parse = replay._parse
+    run = seams.run_directory(tmp_path / "x")
+    elsewhere = seams.this_process(**seams.ELSEWHERE)
+    seams.forge_log(run, "late", elsewhere, [seams.begins("late.1", (0, 0), (1, 1))])
+    assert "late.1" in seams.logged(tmp_path / "x").unended  # it has no lease
 
-    def parse_as_it_comes(path, n_shards):
-        late.write_text(json.dumps({**lease.this_process().to_dict(), "host": "elsewhere"}))
-        return parse(path, n_shards)
+    def come(*_):
+        seams.forge_lease(run, "late", **seams.ELSEWHERE)
 
-    monkeypatch.setattr(replay, "_parse", parse_as_it_comes)
-    assert beginning not in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended
+    seams.before(monkeypatch, "read a log", come)
+    assert "late.1" not in seams.logged(tmp_path / "x").unended
 
 
 def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
-    x, real = oracle.source(SHAPE, (8, 8)), execute.finished
+    x, real = oracle.source(SHAPE, (8, 8)), seams.real("look for a finished array")
 
     def look(job):
         assert real(job) is None
         monkeypatch.undo()
         write(x, tmp_path / "x", source_id="a")
 
-    monkeypatch.setattr(execute, "finished", look)
+    monkeypatch.setattr(*seams.step("look for a finished array"), look)
     result = write(x, tmp_path / "x", source_id="a")
     assert result.n_resumed_shards == result.n_shards
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
@@ -237,14 +220,10 @@ def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
 def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_path):
     """It died on another host, a moment ago."""
     interrupted(tmp_path / "x")
-    run = find_run(resolve_target(tmp_path / "x", None))
-    elsewhere = {**lease.this_process().to_dict(), "host": "elsewhere"}
-    (run.path / "lease-late.json").write_text(json.dumps(elsewhere))
-    lines = [
-        {"writer": elsewhere, "driver": "late", "durability": "full"},
-        Beginning("late.1", (0, 0), (1, 1)).to_dict(),
-    ]
-    (run.path / "journal-late-elsewhere-1-a.jsonl").write_bytes(b"".join(map(encode_line, lines)))
+    run = seams.run_directory(tmp_path / "x")
+    seams.forge_lease(run, "late", **seams.ELSEWHERE)
+    elsewhere = seams.this_process(**seams.ELSEWHERE)
+    seams.forge_log(run, "late", elsewhere, [seams.begins("late.1", (0, 0), (1, 1))])
     torn = tmp_path / "x" / "c" / "0" / ".0.late.1.swtmp"
     torn.parent.mkdir(parents=True, exist_ok=True)
     torn.write_bytes(b"torn")
@@ -255,28 +234,24 @@ def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_
 
 def test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing(tmp_path):
     gate, thread, outcome = running(tmp_path / "x", source_id="a")
-    with mock.patch(
-        "shardwrite.journal.takeover.live_holders", return_value=[]
-    ):  # its lease has run out meanwhile
+    with seams.leases_run_out():  # meanwhile
         write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
     end(gate, thread)
     assert isinstance(outcome[0], RunEndedError), outcome
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
 
 
-def lease_of(path, **changes):
-    """A lease beside an interrupted run, as another process would hold it."""
-    run = find_run(resolve_target(path, None))
-    file = run.path / "lease-other.json"
-    file.write_text(json.dumps({**lease.this_process().to_dict(), **changes}))
-    return file, run
+def lease_of(path, age=0.0, **changes):
+    """A lease beside an interrupted run, as another process would hold it; and the run."""
+    run = seams.run_directory(path)
+    return seams.forge_lease(run, age=age, **changes), run
 
 
 @pytest.mark.parametrize(
     ("changes", "age", "lives"),
     [
         ({}, 0, False),  # this process, which knows that it does not hold it
-        ({"pid": os.getppid(), "started": lease._started(os.getppid())}, 0, True),
+        (seams.parent_process(), 0, True),
         ({"pid": 2**22 + 1}, 0, False),
         ({"started": "1"}, 0, False),
         ({"boot": "another", "machine": "m"}, 0, False),
@@ -289,20 +264,15 @@ def lease_of(path, **changes):
         ({"host": "elsewhere"}, 125, False),
         ({"pids": "another namespace"}, 0, True),
         ({"pids": "another namespace"}, 125, False),
-        (
-            {"pid": os.getppid(), "started": lease._started(os.getppid())},
-            125,
-            False,
-        ),
+        (seams.parent_process(), 125, False),
     ],
 )
-def test_who_lives(tmp_path, changes, age, lives, monkeypatch):
-    monkeypatch.setattr(lease, "machine_id", lambda: "m")
+@seams.on_machine("m")
+def test_who_lives(tmp_path, changes, age, lives):
     interrupted(tmp_path / "x")
-    file, run = lease_of(tmp_path / "x", **changes)
-    os.utime(file, (time.time() - age,) * 2)
-    assert bool(live_holders(run.path)) == lives
-    assert not list(run.path.glob("clock-*"))
+    _, run = lease_of(tmp_path / "x", age, **changes)
+    assert seams.is_held(run) == lives
+    assert not list(run.glob("clock-*"))
     if lives:
         with pytest.raises(JournalError, match="is being written"):
             write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
@@ -319,8 +289,7 @@ def test_a_lease_from_the_future_is_watched(tmp_path, touched):
     """A clock was wrong by 30 days. A holder that lives shows it within the lifetime of a lease."""
     with dask.config.set({"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 1.0}):
         interrupted(tmp_path / "x")
-        file, _ = lease_of(tmp_path / "x", host="elsewhere", ttl=1.0)
-        os.utime(file, (time.time() + AHEAD,) * 2)
+        file, _ = lease_of(tmp_path / "x", -AHEAD, host="elsewhere", ttl=1.0)
         ended = threading.Event()
 
         def beat():
@@ -346,15 +315,14 @@ def test_a_lease_from_the_future_is_watched_once(tmp_path):
     """A call looks at the leases of a run several times."""
     with dask.config.set({"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 1.0}):
         interrupted(tmp_path / "x")
-        file, _ = lease_of(tmp_path / "x", host="elsewhere", ttl=1.0)
-        os.utime(file, (time.time() + AHEAD,) * 2)
+        lease_of(tmp_path / "x", -AHEAD, host="elsewhere", ttl=1.0)
         seconds, sleep = [], time.sleep
 
         def note(each):
             seconds.append(each)
             sleep(each)
 
-        with mock.patch.object(lease.time, "sleep", note):
+        with mock.patch.object(time, "sleep", note):
             write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
     assert sum(seconds) < 2
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
@@ -367,14 +335,14 @@ def test_a_claim_or_a_conversion_from_the_future(tmp_path, kind):
     path = tmp_path / "x"
     with dask.config.set({f"shardwrite.{name}": value for name, value in settings.items()}):
         write(oracle.source(SHAPE, (8, 8)), path, source_id="a")
-        elsewhere = {**lease.this_process().to_dict(), "host": "elsewhere", "token": "t"}
+        elsewhere = seams.this_process(**seams.ELSEWHERE, token="t")
         if kind == "claim":
-            left = path.with_name("x.shardwrite") / "claim-end" / "owner-0"
+            left = seams.state_beside(path) / "claim-end" / "owner-0"
             left.parent.mkdir(parents=True)
         else:
             with pytest.raises(KeyboardInterrupt):
                 shardwrite.reshard(path, shards=8, progress=stop)
-            (work,) = path.with_name("x.conversion.shardwrite").glob("work-*")
+            work = seams.work_of(path)
             left = work / "lease-other.json"
         left.write_text(json.dumps(elsewhere))
         os.utime(left, (time.time() + AHEAD,) * 2)
@@ -394,9 +362,9 @@ def test_a_torn_lease_counts_by_its_age(tmp_path):
     interrupted(tmp_path / "x")
     file, run = lease_of(tmp_path / "x")
     file.write_bytes(b'{"host": "el')
-    assert live_holders(run.path)
+    assert seams.is_held(run)
     os.utime(file, (0, 0))
-    assert not live_holders(run.path)
+    assert not seams.is_held(run)
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "close", "rename"])
@@ -406,23 +374,23 @@ def test_a_lease_that_cannot_be_written_leaves_none(tmp_path, call):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with mock.patch(f"os.{call}", fail), pytest.raises(StoreError) as raised, Lease(tmp_path, "me"):
+    with mock.patch(f"os.{call}", fail), pytest.raises(StoreError) as raised, seams.hold(tmp_path):
         pass
     assert raised.value.errno == errno.ENOSPC
-    assert not live_holders(tmp_path)
+    assert not seams.is_held(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_another_process_has_removed_meanwhile_is_told_as_ended(tmp_path):
     with pytest.raises(RunEndedError, match="another process has ended this run"):
-        Lease(tmp_path / "gone", "me").__enter__()
+        seams.hold(tmp_path / "gone").__enter__()
 
 
 def test_lease_times_are_a_setting(tmp_path):
-    assert lease.lease_times() == (15, 120)
+    assert seams.lease_times() == (15, 120)
     with (
         dask.config.set({"shardwrite.lease.heartbeat": 0.02, "shardwrite.lease.ttl": 0.5}),
-        Lease(tmp_path, "me") as held,
+        seams.hold(tmp_path) as held,
     ):
         assert json.loads(held.path.read_text())["ttl"] == 0.5
         os.utime(held.path, (0, 0))
@@ -433,7 +401,7 @@ def test_lease_times_are_a_setting(tmp_path):
 
 
 def test_lease_times_can_be_set_in_the_environment():
-    script = "from shardwrite.journal.lease import lease_times; print(lease_times())"
+    script = "import seams; print(seams.lease_times())"
     environment = {
         **os.environ,
         "DASK_SHARDWRITE__LEASE__TTL": "4",
@@ -473,9 +441,8 @@ def test_lease_times_that_make_no_sense_are_refused(tmp_path, setting, field):
 )
 def test_a_lease_is_judged_by_the_time_that_it_says(tmp_path, ttl, lives):
     interrupted(tmp_path / "x")
-    file, run = lease_of(tmp_path / "x", host="elsewhere", ttl=ttl)
-    os.utime(file, (time.time() - 300,) * 2)
-    assert bool(live_holders(run.path)) == lives
+    _, run = lease_of(tmp_path / "x", 300, host="elsewhere", ttl=ttl)
+    assert seams.is_held(run) == lives
 
 
 def test_a_killed_holder_is_taken_over(tmp_path):
@@ -490,9 +457,9 @@ def test_a_killed_holder_is_taken_over(tmp_path):
     )
     ended = subprocess.run([*python(), "-c", script, str(tmp_path / "x")], check=False)
     assert ended.returncode == -9
-    run = find_run(resolve_target(tmp_path / "x", None))
-    assert list(run.path.glob("lease-*")), "it could not give it back"
-    assert not live_holders(run.path)
+    run = seams.run_directory(tmp_path / "x")
+    assert seams.leases_in(run), "it could not give it back"
+    assert not seams.is_held(run)
     result = write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
     assert result.n_resumed_shards >= 3
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
@@ -507,7 +474,7 @@ def test_storage_that_cannot_tell_does_not_end_a_run(tmp_path, monkeypatch):
     """A dead file system is not a run that somebody else has ended: its own error is what people
     see."""
     interrupted(tmp_path / "x")
-    run = find_run(resolve_target(tmp_path / "x", None))
+    run = seams.run_of(tmp_path / "x")
     real = os.stat
 
     def stat(path, *args, **keywords):
@@ -531,7 +498,7 @@ def test_a_lease_whose_thread_cannot_start_is_given_back(tmp_path):
         mock.patch.object(threading.Thread, "start", side_effect=refusal),
         pytest.raises(RuntimeError, match="new thread"),
     ):
-        Lease(tmp_path / "run", "d").__enter__()
+        seams.hold(tmp_path / "run").__enter__()
     assert not os.listdir(tmp_path / "run")
-    with Lease(tmp_path / "run", "d"):
-        assert len(live_holders(tmp_path / "run")) == 1
+    with seams.hold(tmp_path / "run"):
+        assert seams.is_held(tmp_path / "run")

@@ -17,11 +17,10 @@ from crc32c import crc32c
 from tiers import some
 
 import shardwrite
-from shardwrite.journal.plan_record import sealed
-from shardwrite.journal.undo import Change
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 import users
 from users import KILLED, REGION, SHAPE, STRATEGIES, User
 
@@ -93,7 +92,7 @@ def held_by(path):
 
 
 def beside(path):
-    return path.with_name(path.name + ".shardwrite")
+    return seams.state_beside(path)
 
 
 def plan_of(path, run, **more):
@@ -108,7 +107,7 @@ def plan_of(path, run, **more):
         "identity": {},
         "layout": "fused",
     }
-    return json.dumps(sealed({**facts, **more}))
+    return json.dumps(seams.seal({**facts, **more}))
 
 
 def plant_taken(path, place):
@@ -140,7 +139,7 @@ def plant_update(path, place):
     data = b"planted"
     (run / "claim-zarr.json").mkdir()
     (run / "claim-zarr.json" / "undo-1").write_bytes(
-        b"".join(Change("zarr.json", 4000, (), [(0, data)]).record())
+        seams.undo_record("zarr.json", 4000, [(0, data)])
     )
 
 

@@ -13,18 +13,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from forks import python
 
 import shardwrite
 from shardwrite import StoreError
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.lines import Beginning, Entry, JournalWriter
-from shardwrite.journal.replay import histories, replay
-from shardwrite.place.target import resolve_target
-from shardwrite.slurm.status import status
-from shardwrite.stores import posix
-from shardwrite.stores.posix import PosixStore
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -72,7 +65,7 @@ def test_one_group_of_729_shards(tmp_path):
     last = max(stat.st_mtime for stat in before.values())
     lately = sum(stat.st_mtime >= last - 1.4 for stat in before.values())
     assert lately < 500, "else this shows nothing"
-    told = status(resolve_target(path, None))
+    told = seams.status_of(path)
     assert len(before) - lately <= told.n_done_shards < len(before)
     ((cause, n_times),) = told.failures.items()
     assert cause.startswith("ended in the middle of a task")
@@ -94,7 +87,7 @@ def test_a_run_goes_on_that_is_killed_again_and_again_within_half_a_second(tmp_p
     command = [*python(), "-c", PROGRAM, path, str(n_shards), str(0.5 / n_shards)]
     for _ in range(4):
         assert subprocess.run(command, check=False, timeout=60).returncode == -9
-        before, n_done = n_done, status(resolve_target(path, None)).n_done_shards
+        before, n_done = n_done, seams.status_of(path).n_done_shards
         assert n_done - before >= n_shards // 3
     assert write(path, "threads").n_resumed_shards == n_done
     oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
@@ -145,18 +138,17 @@ def test_a_group_that_is_half_done_reads_only_what_is_left(tmp_path, monkeypatch
         block, chunks=((8,) * 12, (8,) * 12), dtype="u2", name="blocks", meta=np.empty((0, 0), "u2")
     )
     keywords = {"shards": 8, "chunks": 4, "strategy": "append-only", "source_id": "blocks"}
-    real, published = posix.PosixWriter.publish, []
+    published = []
 
-    def failing(self):
-        published.extend([self.path] if "/c/" in self.path else [])
+    def fail(writer):
+        published.extend([writer.path] if "/c/" in writer.path else [])
         if len(published) > 100:
             raise OSError(errno.ENOSPC, "no space")
-        real(self)
 
     with dask.config.set(scheduler="sync"):
         assert shardwrite.plan(x, **keywords).partition.n_groups == 1
         with monkeypatch.context() as patch:
-            patch.setattr(posix.PosixWriter, "publish", failing)
+            seams.before(patch, "rename a file", fail)
             with pytest.raises(StoreError, match="no space"):
                 x.to_sharded_zarr(tmp_path / "x", **keywords)
         assert len(n_read) == 144
@@ -173,43 +165,25 @@ def run(tmp_path):
     """A run that was begun and has no journal yet."""
     x = oracle.source((64, 64), (16, 64))
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8))
-    found = find_run(resolve_target(tmp_path / "x", None))
-    assert found is not None
-    return found
-
-
-def entry(attempt, *shards, **more):
-    n = len(shards)
-    return Entry(attempt, shards, (10,) * n, (1,) * n, (1,) * n, 0.5, 1000).to_dict() | more
+    return seams.run_directory(tmp_path / "x")
 
 
 def test_a_task_that_goes_on_has_not_ended(tmp_path, run):
-    metadata = oracle.metadata_of(tmp_path / "x")
-    writer = JournalWriter(str(run.path), "dead", "full")
-    lines = [
-        Beginning("dead.1", (0, 0), (4, 4)).to_dict(),
-        entry("dead.1", 0, 1, more=True),
-        entry("dead.1", 2, more=True),
-    ]
-    for line in lines:
-        writer.append(line)
-    found = replay(run, metadata)
-    assert set(np.flatnonzero(found.ledger.is_done)) == {0, 1, 2}
-    assert [beginning.attempt for beginning in found.unended] == ["dead.1"]
-    assert [history.n_unended for history in histories(run, metadata)] == [1]
-    assert (found.n_redone, found.n_bad_lines) == (0, 0)
-    writer.append(entry("dead.1"))  # which has nothing left to say
-    writer.close()
-    found = replay(run, metadata)
-    assert found.unended == []
-    assert found.ledger.n_done == 3
+    log = seams.log_of(run, "dead")
+    log.append(seams.begins("dead.1", (0, 0), (4, 4)))
+    log.append(seams.commits("dead.1", 0, 1, more=True))
+    log.append(seams.commits("dead.1", 2, more=True))
+    assert seams.logged(tmp_path / "x") == seams.Logged({0, 1, 2}, ["dead.1"], [1], 0, 0)
+    log.append(seams.commits("dead.1"))  # which has nothing left to say
+    log.close()
+    assert seams.logged(tmp_path / "x") == seams.Logged({0, 1, 2}, [], [0], 0, 0)
 
 
 def test_a_line_of_before_ends_its_task(tmp_path, run):
     """Journals of versions whose tasks wrote one line each."""
-    writer = JournalWriter(str(run.path), "dead", "full")
-    writer.append(Beginning("dead.1", (0, 0), (4, 4)).to_dict())
-    line = entry("dead.1", 3, 4)
+    log = seams.log_of(run, "dead")
+    log.append(seams.begins("dead.1", (0, 0), (4, 4)))
+    line = seams.commits("dead.1", 3, 4)
     assert sorted(line) == [
         "attempt",
         "index_crcs",
@@ -219,42 +193,32 @@ def test_a_line_of_before_ends_its_task(tmp_path, run):
         "seconds",
         "shards",
     ]
-    writer.append(line)
-    writer.append(entry("dead.2", 5, more="maybe"))
-    writer.close()
-    found = replay(run, oracle.metadata_of(tmp_path / "x"))
-    assert found.unended == []
-    assert set(np.flatnonzero(found.ledger.is_done)) == {3, 4}
-    assert found.n_bad_lines == 1
+    log.append(line)
+    log.append(seams.commits("dead.2", 5, more="maybe"))
+    log.close()
+    assert seams.logged(tmp_path / "x") == seams.Logged({3, 4}, [], [0], 0, n_bad_lines=1)
 
 
 @pytest.mark.parametrize("durability", ["full", "batch", "none"])
+@seams.log_every(0)
 def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
     """A line after each shard, where that is possible; each shard in one line, and none before its
     directory is synced."""
-    monkeypatch.setattr(commit, "_ENTRY_SECONDS", 0.0, raising=False)
     visible, durable, lines = set(), set(), []
-    publish, sync, append = posix.PosixWriter.publish, PosixStore.sync_parents, JournalWriter.append
 
-    def publishing(self):
-        publish(self)
-        visible.add(str(self.path))
-
-    def syncing(self, path, synced):
-        sync(self, path, synced)
+    def synced(store, path, synced):
         durable.update(p for p in visible if os.path.dirname(p) == str(path.parent))
 
-    def appending(self, fields):
+    def appending(writer, fields):
         if "shards" in fields:
             known = visible if durability == "none" else durable
             for rank in fields["shards"]:
                 assert str(tmp_path / "x" / "c" / str(rank // 10) / str(rank % 10)) in known
             lines.append(list(fields["shards"]))
-        append(self, fields)
 
-    monkeypatch.setattr(posix.PosixWriter, "publish", publishing)
-    monkeypatch.setattr(PosixStore, "sync_parents", syncing)
-    monkeypatch.setattr(JournalWriter, "append", appending)
+    seams.after(monkeypatch, "rename a file", lambda writer: visible.add(str(writer.path)))
+    seams.after(monkeypatch, "sync the directories", synced)
+    seams.before(monkeypatch, "append to the log", appending)
     with dask.config.set(scheduler="sync"):
         oracle.source((80, 80), -1).to_sharded_zarr(
             tmp_path / "x", shards=8, chunks=4, durability=durability
@@ -263,18 +227,17 @@ def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
     assert len(lines) == (2 if durability == "batch" else 100)
 
 
+@seams.log_every(0)
 def test_a_line_that_cannot_be_written_is_in_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr(commit, "_ENTRY_SECONDS", 0.0, raising=False)
     monkeypatch.setitem(dask.config.config, "shardwrite", {"retry-pauses": [0, 0, 0]})
-    real, n_failed = JournalWriter._write, []
+    n_failed = []
 
-    def failing(self, line):
+    def fail(writer, line):
         if b'"more":true' in line and len(n_failed) < 5:
             n_failed.append(line)
             raise OSError(errno.EIO, "not now")
-        real(self, line)
 
-    monkeypatch.setattr(JournalWriter, "_write", failing)
+    seams.before(monkeypatch, "write the log", fail)
     with dask.config.set(scheduler="sync"):
         x = oracle.source((32, 32), -1)
         result = x.to_sharded_zarr(tmp_path / "x", shards=8, chunks=4, publish="first")

@@ -19,6 +19,7 @@ import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 
 N_SHARDS = 64
 SCRIPT = """
@@ -104,7 +105,7 @@ def test_abandon(tmp_path, start, number):
     assert 6 <= len(acked) < N_SHARDS
     oracle.check_partial(tmp_path / "x", acked, oracle.values((64, 64)))
     assert not list((tmp_path / "x").rglob("*.swtmp"))
-    assert not list((tmp_path / "x.shardwrite").rglob("lease-*"))
+    assert not list(seams.state_beside(tmp_path / "x").rglob("lease-*"))
     finish(tmp_path, start, len(acked))
 
 

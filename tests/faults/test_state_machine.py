@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -31,19 +30,14 @@ from hypothesis.stateful import (
 
 import shardwrite
 from shardwrite import JournalError, SpecError
-from shardwrite.journal import lease
-from shardwrite.runs.session import Session
-from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
+from helpers import Killed, scratch
 
 SHAPE = (24, 24)
 EMPTY = (slice(0, 8), slice(8, 16))
-
-
-class Crash(BaseException):
-    """Not an Exception, as a kill is none."""
 
 
 @contextlib.contextmanager
@@ -54,35 +48,13 @@ def crashing(step, at):
     def fail(*arguments, **keywords):
         calls.append(arguments)
         if len(calls) >= at:
-            raise Crash
+            raise Killed
         return real(*arguments, **keywords)
-
-    leave, give_back, discard = (
-        posix.PosixTransaction.__exit__,
-        lease.Lease.__exit__,
-        Session.discard_parts,
-    )
-
-    def transaction_exit(self, kind, *rest):
-        return None if kind is Crash else leave(self, kind, *rest)
-
-    def lease_exit(self, kind, *rest):
-        if kind is not Crash:
-            give_back(self, kind, *rest)
-            return
-        self._stop.set()
-        lease._held.discard(self.path)
-
-    def discard_parts(self):
-        if not isinstance(sys.exc_info()[1], Crash):
-            discard(self)
 
     with (
         oracle.collecting_later(),
+        seams.dying_by(Killed),
         mock.patch.object(os, step, fail),
-        mock.patch.object(posix.PosixTransaction, "__exit__", transaction_exit),
-        mock.patch.object(lease.Lease, "__exit__", lease_exit),
-        mock.patch.object(Session, "discard_parts", discard_parts),
     ):
         yield
 
@@ -96,11 +68,7 @@ class Runs(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.home = Path(
-            tempfile.mkdtemp(
-                prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            )
-        )
+        self.home = scratch("machine-")
         self.path = self.home / "x"
         self.finished = None
         self.begun = None
@@ -176,9 +144,9 @@ class Runs(RuleBasedStateMachine):
         try:
             with crashing(step, at):
                 self.call(plan)
-        except Crash:
+        except Killed:
             self.begun = plan
-            begun = (self.path.with_name("x.shardwrite") / "plan.json").exists()
+            begun = bool(seams.plan_files(self.path))
             if not begun and (self.path / "zarr.json").exists() and self.seen() == plan[0]:
                 self.finished, self.begun = plan[0], None
             elif not begun:
@@ -241,13 +209,10 @@ class Runs(RuleBasedStateMachine):
 
 
 def run(n_runs, n_steps):
-    commit = "shardwrite.write.commit"
     with (
         # what a crash left is stale at once
-        mock.patch("shardwrite.journal.lease.lease_times", return_value=(15.0, -1.0)),
-        # the number of calls before a crash does not depend on how fast this machine is
-        mock.patch(f"{commit}._FIRST_SECONDS", 1e9),
-        mock.patch(f"{commit}._ENTRY_SECONDS", 1e9),
+        seams.stale_at_once(),
+        seams.log_every(1e9),
     ):
         run_state_machine_as_test(
             Runs,

@@ -11,12 +11,13 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
+from helpers import Killed
 from zarr.storage import MemoryStore
 
 import shardwrite
 from shardwrite import SpecError, StoreError
-from shardwrite.place.target import resolve_target
 from shardwrite.stores import Capability
 from shardwrite.stores.zarr_store import ZarrStore
 
@@ -25,18 +26,14 @@ SIZES = {"shards": (10, 12), "chunks": (5, 4)}
 REGION = np.s_[3:14, :20]
 
 
-class KilledError(BaseException):
-    """Ends the work wherever it is; no handler of errors takes it."""
-
-
 class Interrupted(ZarrStore):
     """A store that counts its effects, and is interrupted at one of them."""
 
     def __init__(self, store, capabilities):
         super().__init__(store, capabilities)
-        self.log = {"n": 0, "at": -1, "after": False, "error": KilledError}
+        self.log = {"n": 0, "at": -1, "after": False, "error": Killed}
 
-    def interrupt(self, at, *, after, error=KilledError):
+    def interrupt(self, at, *, after, error=Killed):
         self.log.update(n=0, at=at, after=after, error=error)
 
     def put_object(self, name, data):
@@ -153,10 +150,10 @@ def check_readers(memory, old, new):
     assert ((found == new[: len(found)]) | (found == wanted)).all()
 
 
-def interrupt(work, at, *, after, error=KilledError, again=None):
+def interrupt(work, at, *, after, error=Killed, again=None):
     memory, store = prepared(work)
     run, old, new = WORK[work]
-    beside = resolve_target(store, "g/x").beside
+    beside = seams.state_beside(store, "g/x")
     store.interrupt(at, after=after, error=error)
     with dask.config.set(scheduler="sync"), pytest.raises(error):
         run(store)
@@ -206,7 +203,7 @@ def test_a_passing_error_at_every_effect(work):
     n_ended = 0
     for at in range(n_effects(work)):
         memory, store = prepared(work)
-        beside = resolve_target(store, "g/x").beside
+        beside = seams.state_beside(store, "g/x")
         store.interrupt(at, after=False, error=error)
         try:
             WORK[work][0](store)
@@ -228,10 +225,10 @@ def test_a_passing_error_at_every_effect(work):
 def test_an_update_is_given_up_after_every_effect(work):
     for at in range(n_effects(work)):
         memory, store = prepared(work)
-        beside = resolve_target(store, "g/x").beside
+        beside = seams.state_beside(store, "g/x")
         run, old, new = WORK[work]
         store.interrupt(at, after=True)
-        with dask.config.set(scheduler="sync"), pytest.raises(KilledError):
+        with dask.config.set(scheduler="sync"), pytest.raises(Killed):
             run(store)
         store.interrupt(-1, after=False)
         shardwrite.abandon(store, name="g/x")

@@ -3,10 +3,8 @@ writer goes on."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import dask.array as da
@@ -18,7 +16,9 @@ from shardwrite import AppendOnly, FixedOrder, ShardWriter
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
-from test_updates_machine import Kill, killed_at
+import seams
+from helpers import Killed, scratch
+from test_updates_machine import killed_at
 
 WHOLE = oracle.values((11, 6, 8), 1)
 BEGUN = 3
@@ -83,15 +83,9 @@ def check(path, n_flushed):
         ),
     ],
 )
-def test_killed_at_a_step(monkeypatch, strategy, location, compressed, first, every):
-    monkeypatch.setattr(
-        "shardwrite.journal.lease.lease_times", lambda: (15.0, -1.0)
-    )  # what a kill left is stale at once
-    top = Path(
-        tempfile.mkdtemp(
-            prefix="streams-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+@seams.stale_at_once()  # also what a kill left
+def test_killed_at_a_step(strategy, location, compressed, first, every):
+    top = scratch("streams-")
     layout = {} if compressed else {"compressors": None}
     shards, chunks = (4, 6, 8), (2, 2, 4)
     made = da.from_array(WHOLE[:BEGUN], chunks=4)
@@ -112,7 +106,7 @@ def test_killed_at_a_step(monkeypatch, strategy, location, compressed, first, ev
             with killed_at(at):
                 for n_flushed in stream(home / "x", strategy, BEGUN):  # noqa: B007 (the last one counts)
                     pass
-        except Kill:
+        except Killed:
             n_kills += 1
             n_seen.add(n_flushed)
             shutil.copytree(home, home / "given-up")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 
 import pytest
+import seams
 
 from shardwrite import StoreError
-from shardwrite.stores import posix
 from shardwrite.stores.posix import PosixStore
 
 
@@ -20,16 +20,14 @@ def commit(store, key):
 
 def test_a_directory_is_taken_for_synced_only_once_all_above_it_are(tmp_path, monkeypatch):
     synced = []
-    real = posix.fsync_directory
 
-    def fsync_directory(path):
+    def fail_once(path):
         if path == tmp_path and path not in synced:
             synced.append(path)
             raise OSError(errno.EIO, "once")
-        real(path)
-        synced.append(path)
 
-    monkeypatch.setattr(posix, "fsync_directory", fsync_directory)
+    seams.before(monkeypatch, "sync a directory", fail_once)
+    seams.after(monkeypatch, "sync a directory", synced.append)
     store = PosixStore(tmp_path / "x.zarr")
     with pytest.raises(StoreError, match="once"):
         commit(store, "c/0/0")

@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -36,7 +35,9 @@ from shardwrite import AppendOnly, FixedOrder
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 from ends import EFFECTS
+from helpers import Killed, scratch
 
 STRATEGIES = [
     FixedOrder("C"),
@@ -49,10 +50,6 @@ STRATEGIES = [
 MAX_EXTENT = 30
 
 
-class Kill(BaseException):
-    """Not an Exception, as a kill is none."""
-
-
 @contextlib.contextmanager
 def killed_at(at):
     """The `at`-th effect on the file system does not happen, and none after it."""
@@ -63,7 +60,7 @@ def killed_at(at):
             nonlocal n
             n += 1
             if n >= at:
-                raise Kill
+                raise Killed
             return real(*arguments, **keywords)
 
         return call
@@ -101,11 +98,7 @@ class Updates(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.home = Path(
-            tempfile.mkdtemp(
-                prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            )
-        )
+        self.home = scratch("machine-")
         self.path = self.home / "x"
         self.model = None
         self.pending = None
@@ -264,7 +257,7 @@ class Updates(RuleBasedStateMachine):
         try:
             with killed_at(kill) if kill else contextlib.nullcontext():
                 self.perform(operation)
-        except Kill:
+        except Killed:
             self.pending = operation
             self.after_a_kill()
         else:
@@ -297,7 +290,7 @@ class Updates(RuleBasedStateMachine):
         twice."""
         operation = self.pending
         grown = shardwrite.open_sharded(self.path).shape != self.model.shape
-        is_begun = any(self.path.with_name("x.shardwrite").rglob("plan.json"))
+        is_begun = bool(seams.plan_files(self.path))
         if grown and not is_begun:  # it had ended, but for directories that are empty
             assert shardwrite.abandon(self.path) == []
             self.done(operation)
@@ -318,13 +311,10 @@ class Updates(RuleBasedStateMachine):
 
 
 def run(machine, n_runs, n_steps):
-    commit = "shardwrite.write.commit"
     with (
         # what a kill left is stale at once
-        mock.patch("shardwrite.journal.lease.lease_times", return_value=(15.0, -1.0)),
-        # the number of calls before a kill does not depend on how fast this machine is
-        mock.patch(f"{commit}._FIRST_SECONDS", 1e9),
-        mock.patch(f"{commit}._ENTRY_SECONDS", 1e9),
+        seams.stale_at_once(),
+        seams.log_every(1e9),
     ):
         run_state_machine_as_test(
             machine,
@@ -379,19 +369,15 @@ QUICK = [(STRATEGIES[5], "end", True)]
         ),
     ],
 )
-def test_killed_at_a_step(monkeypatch, strategy, location, compressed, first, every):
+@seams.stale_at_once()
+def test_killed_at_a_step(strategy, location, compressed, first, every):
     """Given up, each shard is old or new; called again, all is new: for a kill before an effect on
     the file system. Each sixth is met; cases that differ in little meet others."""
-    monkeypatch.setattr("shardwrite.journal.lease.lease_times", lambda: (15.0, -1.0))
     old, new = oracle.values((10, 12), 1), oracle.values((10, 12), 2)
     after = old.copy()
     after[REGION] = new[REGION]
     layout = {} if compressed else {"compressors": None}
-    top = Path(
-        tempfile.mkdtemp(
-            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+    top = scratch("kills-")
     made = top / "made"
     da.from_array(old, chunks=12).to_sharded_zarr(
         made, shards=8, chunks=2, index_location=location, durability="none", **layout
@@ -408,7 +394,7 @@ def test_killed_at_a_step(monkeypatch, strategy, location, compressed, first, ev
                 source.to_sharded_zarr(
                     home / "x", region=REGION, strategy=strategy, durability="none"
                 )
-        except Kill:
+        except Killed:
             pass
         else:
             return False

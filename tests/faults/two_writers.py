@@ -33,8 +33,10 @@ import zarr.core.sync
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+import seams
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
@@ -361,11 +363,11 @@ def kill_amid_change(place: Place, strategy: str, **layout) -> None:
         assert os.WIFSIGNALED(status)
         (effect,) = attempt.effects()
         assert "/x.zarr/c/" in effect
-        beside = attempt.path.with_name("x.zarr.shardwrite")
+        beside = seams.state_beside(attempt.path)
         if any(beside.rglob("undo-*")):
             shutil.rmtree(place.path)
             shutil.move(attempt.path, place.path)
-            shutil.move(beside, place.path.with_name("x.zarr.shardwrite"))
+            shutil.move(beside, seams.state_beside(place.path))
             break
     else:
         raise AssertionError("no kill came after a record")

@@ -15,7 +15,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 import dask
 import dask.array as da
@@ -23,11 +22,12 @@ import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder
-from shardwrite.journal import lease
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import power_cut
+import seams
 
 SHAPE, SHARD, CHUNK = (256, 256), 64, 16
 STRATEGIES = {
@@ -138,14 +138,14 @@ def run_state(
         cutting.result()
     machine.restart()
     state.acked = len(acked)
-    with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"):
+    with seams.after_restart(f"{seed} {number}"):
         if not strategy.endswith("in place"):
             judge(state, path, acked, old, after, region)  # without any recovery
         copy = Path(tempfile.mkdtemp()) / "x.zarr"  # recovered by giving it up, beside what goes on
         shutil.copytree(path, copy)
-        beside = path.with_name("x.zarr.shardwrite")
+        beside = seams.state_beside(path)
         if beside.exists():
-            shutil.copytree(beside, copy.with_name("x.zarr.shardwrite"))
+            shutil.copytree(beside, seams.state_beside(copy))
         try:
             shardwrite.abandon(copy)
             judge(state, copy, acked, old, after, region)

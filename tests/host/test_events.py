@@ -15,6 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 
 import shardwrite
@@ -22,9 +23,7 @@ from shardwrite.cli import main
 from shardwrite.engines.local import Stopped
 from shardwrite.errors import StoreError
 from shardwrite.host import stopping
-from shardwrite.host.stopping import RUNS, request_drain, reset_drain, tell
-from shardwrite.journal.begin import find_run
-from shardwrite.place.target import resolve_target
+from shardwrite.host.stopping import RUNS, tell
 from shardwrite.write import commit
 
 LAYOUT = {"shards": 4, "chunks": 2, "source_id": "a"}
@@ -51,7 +50,7 @@ def test_a_run_from_its_beginning_to_its_end(tmp_path, log):
     assert runs[0].startswith(f"begun: array {tmp_path / 'x'}, 4 shards")
     assert runs[-1] == f"ended: {tmp_path / 'x'}"
     (run,) = {r.run for r in log.records}
-    assert run.startswith(str(tmp_path / "x.shardwrite" / "run-"))
+    assert run.startswith(str(seams.state_beside(tmp_path / "x") / "run-"))
     shards = {r.shard: r for r in log.records if r.name == "shardwrite.shards"}
     assert sorted(shards) == ["c/0/0", "c/0/1", "c/1/0", "c/1/1"]
     assert all(r.levelno == logging.DEBUG for r in shards.values())
@@ -92,10 +91,10 @@ def test_a_request_to_stop_is_no_error_and_a_resumed_run_is_told(tmp_path, log):
     try:
         with pytest.raises((shardwrite.IncompleteError, Stopped)):
             shardwrite.to_sharded_zarr(
-                x, tmp_path / "x", progress=lambda _: request_drain(), **layout, **waves
+                x, tmp_path / "x", progress=lambda _: seams.request_stop(), **layout, **waves
             )
     finally:
-        reset_drain()
+        seams.forget_stop()
     assert told(log, "runs")[-1].endswith("run the same command again to go on")
     assert all(r.levelno < logging.WARNING for r in log.records)
     log.clear()
@@ -160,7 +159,7 @@ def test_a_run_that_is_given_up_is_told(tmp_path, log):
     log.clear()
     assert shardwrite.abandon(tmp_path / "x")
     assert any("given up" in text for text in told(log, "takeovers"))
-    assert find_run(resolve_target(tmp_path / "x", None)) is None
+    assert not seams.has_run(tmp_path / "x")
 
 
 def test_a_record_that_nobody_wants_costs_no_text():

@@ -10,11 +10,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 from shardwrite.host import stopping
 from shardwrite.host.stopping import Turn
-from shardwrite.stores import posix
 from shardwrite.write import tasks
 
 
@@ -81,7 +81,7 @@ def write_by_two_threads(path, compressors):
 def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatch, compressors):
     """As long as storage answers in time: here each turn lasts for minutes, and ends with its
     group."""
-    real, under_way, n_together = posix.PosixWriter.publish, [], []
+    real, under_way, n_together = seams.real("rename a file"), [], []
 
     def noted(self):
         under_way.append(self)
@@ -90,7 +90,7 @@ def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatc
         real(self)
         under_way.remove(self)
 
-    monkeypatch.setattr(posix.PosixWriter, "publish", noted)
+    monkeypatch.setattr(*seams.step("rename a file"), noted)
     monkeypatch.setattr(tasks, "_SHARD_SECONDS", 60)
     write_by_two_threads(tmp_path / "x", compressors)
     assert len(n_together) >= 256
@@ -100,7 +100,7 @@ def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatc
 @pytest.mark.parametrize("compressors", [None, "auto"])
 def test_threads_wait_for_storage_together(tmp_path, monkeypatch, compressors):
     """Where each rename takes 5 ms, one goes on beside another, as before there were turns."""
-    real, under_way, beside_another = posix.PosixWriter.publish, [], []
+    real, under_way, beside_another = seams.real("rename a file"), [], []
 
     def slow(self):
         under_way.append(self)
@@ -109,6 +109,6 @@ def test_threads_wait_for_storage_together(tmp_path, monkeypatch, compressors):
         under_way.remove(self)
         real(self)
 
-    monkeypatch.setattr(posix.PosixWriter, "publish", slow)
+    monkeypatch.setattr(*seams.step("rename a file"), slow)
     write_by_two_threads(tmp_path / "x", compressors)
     assert sum(beside_another) > len(beside_another) // 2 > 100

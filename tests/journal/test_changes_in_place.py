@@ -20,9 +20,8 @@ import pytest
 from crc32c import crc32c
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter, StoreError
-from shardwrite.journal import lease, lock
-from shardwrite.journal.begin import find_run
+from shardwrite import AppendOnly, FixedOrder, ShardWriter, StoreError, open_sharded
+from shardwrite.journal import lock
 from shardwrite.journal.takeover import recover_changes
 from shardwrite.journal.undo import (
     Change,
@@ -32,12 +31,11 @@ from shardwrite.journal.undo import (
     recover_shard,
     shard_claim,
 )
-from shardwrite.place.target import resolve_target
-from shardwrite.read.array import open_sharded
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
+import seams
 from peaks import least_peak
 
 KEY = "c/0"
@@ -138,7 +136,7 @@ def test_a_recovery_that_finds_no_room_says_how_much_it_needs(tmp_path, strategy
     shardwrite.abandon(path)
     np.testing.assert_array_equal(read(path), OLD)
     assert shardwrite.verify(path, deep=True).is_good
-    assert not path.with_name("x.zarr.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 # ---- a failed sync
@@ -169,7 +167,7 @@ def test_after_a_failed_sync_the_shard_is_another_file(tmp_path, strategy, times
             np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
         assert not os.path.samestat(os.fstat(kept.fileno()), (path / KEY).stat())
     assert shardwrite.verify(path, deep=True).is_good
-    assert not path.with_name("x.zarr.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 def test_a_flush_after_a_failed_one_keeps_what_was_acknowledged(tmp_path):
@@ -254,21 +252,6 @@ def test_content_is_not_shared_with_the_old_file(tmp_path):
 # ---- a writer that is taken for dead, and is not
 
 
-@contextlib.contextmanager
-def nobody_at_work():
-    """The processes of all runs are taken for dead."""
-    with (
-        mock.patch("shardwrite.journal.takeover.live_holders", return_value=[]),
-        mock.patch("shardwrite.journal.neighbours.live_holders", return_value=[]),
-    ):
-        yield
-
-
-def claims_given_up():
-    """The holders of all claims are taken for dead."""
-    return mock.patch("shardwrite.journal.lock._is_held", return_value=False)
-
-
 @pytest.mark.parametrize("step", ["check_version", "write_at", "sync"])
 @pytest.mark.parametrize("compressors", ["auto", None])
 def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step, compressors):
@@ -277,7 +260,7 @@ def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step,
     later = NEW + 5000
 
     def take_over():
-        with nobody_at_work(), claims_given_up():
+        with seams.leases_run_out(), seams.claims_run_out():
             da.from_array(later, chunks=8).to_sharded_zarr(
                 path,
                 region=slice(0, 8),
@@ -295,7 +278,7 @@ def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step,
         )
     np.testing.assert_array_equal(read(path), [*later, *OLD[8:]])
     assert shardwrite.verify(path, deep=True).is_good
-    assert not path.with_name("x.zarr.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 def test_a_shard_is_erased_by_its_own_run_alone(tmp_path):
@@ -304,7 +287,7 @@ def test_a_shard_is_erased_by_its_own_run_alone(tmp_path):
     path = made(tmp_path)
 
     def take_over():
-        with nobody_at_work():
+        with seams.leases_run_out():
             da.from_array(NEW, chunks=8).to_sharded_zarr(
                 path, region=slice(0, 8), restart=True, source_id="later"
             )
@@ -319,7 +302,7 @@ def test_a_rename_that_comes_late_fails(tmp_path):
     path = made(tmp_path)
 
     def take_over():
-        with nobody_at_work():
+        with seams.leases_run_out():
             da.from_array(NEW + 7, chunks=8).to_sharded_zarr(
                 path, region=slice(8, 16), restart=True, source_id="later"
             )
@@ -344,7 +327,7 @@ def test_an_array_that_appears_before_a_run_begins_is_not_written_over(tmp_path)
             path, shards=64, chunks=8, source_id="first"
         )
     np.testing.assert_array_equal(read(path), OLD)
-    assert not path.with_name("x.zarr.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 # ---- claims
@@ -354,10 +337,10 @@ def test_a_claim_excludes(tmp_path):
     order = []
 
     def second():
-        with lock.exclusive(tmp_path / "claim", tmp_path):
+        with seams.hold_claim(tmp_path / "claim", tmp_path):
             order.append("second")
 
-    with lock.exclusive(tmp_path / "claim", tmp_path):
+    with seams.hold_claim(tmp_path / "claim", tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(0.1)
@@ -372,12 +355,12 @@ def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded
     """A holder that was taken for dead cannot end its change any more, nor remove its successor's
     claim."""
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
+        first = stack.enter_context(seams.hold_claim(tmp_path / "claim", tmp_path))
         first.check()
         if is_recorded:
             first.record([b"what was there"], is_durable=True)
-        with claims_given_up():
-            second = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
+        with seams.claims_run_out():
+            second = stack.enter_context(seams.hold_claim(tmp_path / "claim", tmp_path))
         with pytest.raises(StoreError) as raised:
             first.check()
         assert raised.value.errno == errno.ESTALE
@@ -415,13 +398,13 @@ class Handover:
         self.whole = self.shard.read_bytes()
         self.first = self.claim()
         self.first.record(
-            Change(KEY, len(self.whole), (), [(0, self.whole)]).record(), is_durable=True
+            [seams.undo_record(KEY, len(self.whole), [(0, self.whole)])], is_durable=True
         )
         self.shard.write_bytes(bytes(len(self.whole)))
         self.second = self.claim()
 
     def claim(self):
-        with claims_given_up():
+        with seams.claims_run_out():
             return self._stack.enter_context(shard_claim(str(self.run), KEY))
 
     def recover(self, claim):
@@ -463,7 +446,7 @@ def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):
     """Storage that failed when a claim was given back must not make this process wait for itself."""
     claim = lock._wait(tmp_path / "claim", tmp_path)
     claim.forget()
-    with lock.exclusive(tmp_path / "claim", tmp_path) as again:
+    with seams.hold_claim(tmp_path / "claim", tmp_path) as again:
         again.check()
     assert list(tmp_path.iterdir()) == []
 
@@ -471,12 +454,7 @@ def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):
 def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
     claim = tmp_path / "claim"
     claim.mkdir()
-    parent = {
-        **lease.this_process().to_dict(),
-        "pid": os.getppid(),
-        "started": lease._started(os.getppid()),
-        "token": "x",
-    }
+    parent = seams.this_process(**seams.parent_process(), token="x")
     (claim / "owner-0").write_text(json.dumps(parent))
     with (
         dask.config.set({"shardwrite.lease.claim-wait": 0.05}),
@@ -574,7 +552,7 @@ def test_a_record_of_half_a_large_shard_takes_little_memory(tmp_path):
     (tmp_path / "x").write_bytes(data)
     with (
         PosixStore(tmp_path).open("x") as reader,
-        lock.exclusive(tmp_path / "claim", tmp_path) as claim,
+        seams.hold_claim(tmp_path / "claim", tmp_path) as claim,
     ):
         old = OldBytes(reader, [(3, 11), (2**20, len(data))])
 
@@ -617,5 +595,5 @@ def test_only_the_claimed_shard_is_recovered(tmp_path):
         one.record([], is_durable=False)
         assert not list(ten.path.glob("undo-*"))
         one.settle()
-    assert find_run(resolve_target(path, None)) is None
+    assert not seams.has_run(path)
     assert list(Path(run).iterdir()) == []

@@ -7,6 +7,7 @@ import os
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 
 import shardwrite
@@ -14,18 +15,14 @@ from shardwrite import AppendOnly, FixedOrder, ShardWriter, abandon, verify, wri
 from shardwrite.errors import StoreError
 from shardwrite.journal.takeover import Rights, clear_beyond
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.runs.session import Session
 from shardwrite.stores.posix import PosixStore
 
 
 def append(path, strategy):
     """An append that is interrupted when its shards are committed, and then given up."""
 
-    def interrupt(session, result):
-        raise KeyboardInterrupt
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "publish", interrupt)
+        seams.kill_before(patch, "publish the array", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             write_region(NEW, path, "append", axis=1, strategy=strategy)
     assert abandon(path) == [((0, 1), (5, 11))]
@@ -72,8 +69,7 @@ def test_values_of_an_append_that_was_given_up_do_not_appear_later(tmp_path, lay
 def test_a_damaged_shard_does_not_keep_an_append_from_being_given_up(tmp_path):
     path = tmp_path / "x.zarr"
     shardwrite.create(path, (1, 5), "i4", **LAYOUTS["end"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardwrite.journal.takeover.clear_beyond", _after_damage(path / "c/0/0"))
+    with seams.once_before("clear what an append wrote", lambda: os.truncate(path / "c/0/0", 3)):
         append(path, FixedOrder())
     assert not verify(path).is_good
 
@@ -102,11 +98,3 @@ def test_a_process_that_was_frozen_brings_no_old_shard_back(tmp_path, monkeypatc
         clear()
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], new)
     assert os.listdir(path / "c" / "0") == ["0"]
-
-
-def _after_damage(shard):
-    def clear(*arguments):
-        os.truncate(shard, 3)
-        return clear_beyond(*arguments)
-
-    return clear

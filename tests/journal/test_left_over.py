@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 
+import seams
 from forks import python
 
 from shardwrite.journal.bucket_runs import begin_private
-from shardwrite.journal.lease import this_process
 
 PROGRAM = """
 import os, pathlib, sys
@@ -34,7 +34,7 @@ def begun(directory):
 
 def other(directory, **fields):
     directory.mkdir()
-    text = json.dumps({**this_process().to_dict(), **fields})
+    text = json.dumps(seams.this_process(**fields))
     (directory / "process.json").write_text(text)
 
 

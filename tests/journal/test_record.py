@@ -13,16 +13,15 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+import seams
+from helpers import all_in
 
 import shardwrite
 from shardwrite import AppendOnly, JournalError, ShardWriter
-from shardwrite.codecs.documents import JSON
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.plan_record import EarlierVersionError, LaterFormatError, RunRecord, sealed
+from shardwrite.journal.plan_record import EarlierVersionError, LaterFormatError, RunRecord
 from shardwrite.journal.process import Process
 from shardwrite.journal.receipt import Receipt, UpdateEntry
 from shardwrite.place.base import RECEIPT_NAME
-from shardwrite.place.target import resolve_target
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.runs.job import intent_of
 
@@ -40,24 +39,12 @@ def x():
 def begun(tmp_path, x):
     """An array whose run has begun, and the path of its plan."""
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
-    return tmp_path / "x", tmp_path / "x.shardwrite" / "plan.json"
-
-
-def changed(plan: Path, **fields: JSON) -> None:
-    """Change fields of a plan, and make its checksum right again."""
-    plan.write_text(json.dumps(sealed({**json.loads(plan.read_bytes()), **fields})))
-
-
-def contents(directory: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
-        for path in directory.rglob("*")
-    }
+    return tmp_path / "x", seams.plan_file(tmp_path / "x")
 
 
 def test_the_file_on_disk_is_what_the_record_gives(begun):
     path, plan = begun
-    record = find_run(resolve_target(path, None)).record
+    record = seams.record_of(path)
     assert record.to_json() == plan.read_bytes()
     assert RunRecord.from_json(plan.read_bytes(), is_update=False) == record
 
@@ -175,7 +162,7 @@ def test_a_stream_names_neither_source_nor_metadata(tmp_path):
     with ShardWriter(tmp_path / "x", strategy=AppendOnly()) as writer:
         writer[0:8] = np.ones(8, dtype="u4")
         writer.flush()
-        (plan,) = (tmp_path / "x.shardwrite" / "updates").glob("*/plan.json")
+        plan = seams.plan_file(tmp_path / "x")
         assert list(json.loads(plan.read_bytes())["identity"]) == [
             "mode",
             "stream",
@@ -192,8 +179,8 @@ def test_a_stream_names_neither_source_nor_metadata(tmp_path):
 def test_fields_that_this_version_does_not_know_are_kept(begun):
     path, plan = begun
     identity = json.loads(plan.read_bytes())["identity"]
-    changed(plan, later={"a": [1]}, identity={**identity, "more": "b"})
-    record = find_run(resolve_target(path, None)).record
+    seams.change_plan(plan, later={"a": [1]}, identity={**identity, "more": "b"})
+    record = seams.record_of(path)
     assert record.figures["later"] == {"a": [1]}
     assert record.identity.others == {"more": "b"}
     assert json.loads(record.to_json()) == json.loads(plan.read_bytes())
@@ -202,25 +189,25 @@ def test_fields_that_this_version_does_not_know_are_kept(begun):
 def test_a_run_that_copies_encoded_chunks_says_so(tmp_path, begun, x):
     """A run that does not says nothing, as in older versions."""
     path, plan = begun
-    assert not find_run(resolve_target(path, None)).record.copies
+    assert not seams.record_of(path).copies
     assert "copies" not in json.loads(plan.read_bytes())
     x.to_sharded_zarr(tmp_path / "a", **KEYWORDS)
     shardwrite.prepare_conversion(tmp_path / "a", tmp_path / "b", 4)
-    copying = find_run(resolve_target(tmp_path / "b", None)).record
+    copying = seams.record_of(tmp_path / "b")
     assert copying.copies
-    data = (tmp_path / "b.shardwrite" / "plan.json").read_bytes()
+    data = seams.plan_file(tmp_path / "b").read_bytes()
     assert json.loads(data)["copies"] is True
     assert copying.to_json() == data
-    changed(plan, copies="some")
+    seams.change_plan(plan, copies="some")
     with pytest.raises(JournalError, match="does not say whether it copies chunks"):
         shardwrite.write_part(x, path, 0, 1)
 
 
 def test_a_run_of_a_later_format_is_refused_and_nothing_is_changed(begun, x):
     path, plan = begun
-    changed(plan, format=2, mode="a mode of later")
-    (path.with_name("x.shardwrite") / "draft-left").mkdir()
-    before = contents(path.parent)
+    seams.change_plan(plan, format=2, mode="a mode of later")
+    (seams.state_beside(path) / "draft-left").mkdir()
+    before = all_in(path.parent)
     for call in (
         lambda: x.to_sharded_zarr(path, **KEYWORDS),
         lambda: x.to_sharded_zarr(path, mode="w", restart=True, **KEYWORDS),
@@ -231,17 +218,17 @@ def test_a_run_of_a_later_format_is_refused_and_nothing_is_changed(begun, x):
         with pytest.raises(JournalError, match=r"later version of shardwrite .*Install that") as e:
             call()
         assert str(plan) in str(e.value)
-        assert contents(path.parent) == before
+        assert all_in(path.parent) == before
 
 
 def test_an_update_of_a_later_format_is_in_the_way_and_stays(tmp_path, x):
     path = tmp_path / "x"
     x.to_sharded_zarr(path, **KEYWORDS)
-    plan = path.with_name("x.shardwrite") / "updates" / "abc" / "plan.json"
+    plan = seams.state_beside(path) / "updates" / "abc" / "plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text(json.dumps({"format": 7, "run": "abc"}))
     (plan.parent / "run-abc").mkdir()
-    before = contents(tmp_path)
+    before = all_in(tmp_path)
     for call in (
         lambda: x[:8].to_sharded_zarr(path, region=slice(0, 8)),
         lambda: x[:8].to_sharded_zarr(path, region="append"),
@@ -250,12 +237,12 @@ def test_an_update_of_a_later_format_is_in_the_way_and_stays(tmp_path, x):
     ):
         with pytest.raises(JournalError, match="later version"):
             call()
-        assert contents(tmp_path) == before
+        assert all_in(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan-moved.json"])
 def test_what_an_ended_run_of_a_later_format_has_left_stays(tmp_path, x, name):
-    left = tmp_path / "x.shardwrite" / "ended-abc"
+    left = seams.state_beside(tmp_path / "x") / "ended-abc"
     left.mkdir(parents=True)
     (left / name).write_text(json.dumps({"format": 2, "run": "abc"}))
     with pytest.raises(JournalError, match="later version"):
@@ -268,9 +255,9 @@ def test_what_an_ended_run_of_a_later_format_has_left_stays(tmp_path, x, name):
 def test_a_receipt_of_a_later_format_is_refused_and_nothing_is_changed(tmp_path, x):
     path = tmp_path / "x"
     x.to_sharded_zarr(path, source_id="x", **KEYWORDS)
-    receipt = path / RECEIPT_NAME
+    receipt = seams.receipt_of(path)
     receipt.write_text(json.dumps({**json.loads(receipt.read_text()), "format": 2}))
-    before = contents(tmp_path)
+    before = all_in(tmp_path)
     for call in (
         lambda: x.to_sharded_zarr(path, source_id="x", **KEYWORDS),
         lambda: x.to_sharded_zarr(path, mode="w", source_id="x", **KEYWORDS),
@@ -286,7 +273,7 @@ def test_a_receipt_of_a_later_format_is_refused_and_nothing_is_changed(tmp_path,
             call()
         assert str(receipt) in str(e.value)
         assert "remove" not in str(e.value)
-        assert contents(tmp_path) == before
+        assert all_in(tmp_path) == before
 
 
 def test_a_run_of_an_earlier_version_is_left_to_it(tmp_path, begun, x):
@@ -295,7 +282,7 @@ def test_a_run_of_an_earlier_version_is_left_to_it(tmp_path, begun, x):
     found = json.loads(plan.read_bytes())
     del found["crc32c"]
     plan.write_text(json.dumps(found))
-    before = contents(tmp_path)
+    before = all_in(tmp_path)
     for call in (
         lambda: x.to_sharded_zarr(path, **KEYWORDS),
         lambda: x.to_sharded_zarr(path, mode="w", restart=True, **KEYWORDS),
@@ -305,7 +292,7 @@ def test_a_run_of_an_earlier_version_is_left_to_it(tmp_path, begun, x):
     ):
         with pytest.raises(JournalError, match=r"an earlier version of shardwrite .*Install that"):
             call()
-        assert contents(tmp_path) == before
+        assert all_in(tmp_path) == before
 
 
 def test_a_record_of_a_later_format_is_told():
@@ -347,7 +334,7 @@ def test_a_record_of_a_later_format_is_told():
 )
 def test_facts_that_no_run_has(begun, harm, match):
     _, plan = begun
-    changed(plan, **harm)
+    seams.change_plan(plan, **harm)
     with pytest.raises(ValueError, match=match):
         RunRecord.from_json(plan.read_bytes(), is_update=False)
 
@@ -373,7 +360,7 @@ def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
     else:
         del found["shards_from"]
     with pytest.raises(ValueError, match=match):
-        RunRecord.from_json(json.dumps(sealed(found)).encode(), is_update=True)
+        RunRecord.from_json(json.dumps(seams.seal(found)).encode(), is_update=True)
 
 
 def test_an_update_in_a_receipt_keeps_what_a_later_version_adds():

@@ -14,16 +14,13 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite import JournalError, ShardwriteError, SpecError
-from shardwrite.cli.main import main
+from shardwrite.cli import main
 
 VALUES = np.random.default_rng(5).integers(1, 2**32, (24, 24), dtype="u4")
 ACCEPTED = {"shardwrite.source.accept": True}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def touch(path):

@@ -41,6 +41,7 @@ from shardwrite import (
 from shardwrite.sources import as_dask, open_source
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
+import seams
 from peaks import least_peak
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
@@ -1205,6 +1206,6 @@ def test_text_is_appended_as_it_was_created_and_other_objects_are_errors(tmp_pat
             ShardWriter(path) as writer,
         ):
             writer.append(odd)
-        shutil.rmtree(tmp_path / "y.shardwrite", ignore_errors=True)
+        shutil.rmtree(seams.state_beside(tmp_path / "y"), ignore_errors=True)
         shutil.rmtree(tmp_path / "y", ignore_errors=True)
     assert shardwrite.open_sharded(path)[...].tolist() == wanted

@@ -11,16 +11,12 @@ import os
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
+from helpers import Killed
 
 import shardwrite
 from shardwrite import RunEndedError, ShardWriter
-from shardwrite.convert import in_place, swap
-from shardwrite.journal import lock, rundir
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.takeover import discard_run
-from shardwrite.place.directory import Directory
-from shardwrite.place.target import resolve_target
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
 
@@ -29,10 +25,6 @@ NEW = OLD + 1000
 OLD_ZARR = zarr.__version__.startswith("3.1.0")
 FLAT = {"shards": None, "chunks": 5, "compressors": None}
 """Nothing tells readers that bytes are not what a document says."""
-
-
-class KillError(BaseException):
-    """Ends a call as a kill would: nothing is caught or cleaned up on the way."""
 
 
 def write(path, values=OLD, **keywords):
@@ -75,17 +67,17 @@ def check(path, wanted):
     assert not left
 
 
-def killed(monkeypatch, where, name, *, after=False):
-    """Have the call of a function end the process, before it or after it."""
-    real = getattr(where, name)
+def killed(monkeypatch, step, *, after=False):
+    """Have a step end the process, before it or after it."""
+    real = seams.real(step)
 
     def call(*arguments, **keywords):
         if after:
             real(*arguments, **keywords)
-        monkeypatch.setattr(where, name, real)
-        raise KillError
+        monkeypatch.setattr(*seams.step(step), real)
+        raise Killed
 
-    monkeypatch.setattr(where, name, call)
+    monkeypatch.setattr(*seams.step(step), call)
 
 
 CONVERSIONS = {
@@ -98,8 +90,8 @@ CONVERSIONS = {
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("then", ["again", "abandon"])
 def test_a_conversion_in_place_that_ends_at_the_exchange(path, monkeypatch, call, after, then):
-    killed(monkeypatch, swap, "exchange", after=after)
-    with pytest.raises(KillError):
+    killed(monkeypatch, "exchange two names", after=after)
+    with pytest.raises(Killed):
         call(path)
     assert seen(path) is None
     call(path) if then == "again" else shardwrite.abandon(path)
@@ -109,8 +101,8 @@ def test_a_conversion_in_place_that_ends_at_the_exchange(path, monkeypatch, call
 
 
 def test_a_hierarchy_that_is_converted_in_place(path, monkeypatch):
-    killed(monkeypatch, swap, "exchange", after=True)
-    with pytest.raises(KillError):
+    killed(monkeypatch, "exchange two names", after=True)
+    with pytest.raises(Killed):
         shardwrite.shard(path.parent, shards=2)
     assert list(zarr.open_consolidated(path.parents[1], mode="r").members()) == []
     np.testing.assert_array_equal(zarr.open_consolidated(path.parent, mode="r")["x"][...], OLD)
@@ -120,15 +112,15 @@ def test_a_hierarchy_that_is_converted_in_place(path, monkeypatch):
 
 def test_a_conversion_that_is_not_begun_again_lists_the_old_array(path, monkeypatch):
     """Another program changes the tree, so that the same call gives up."""
-    killed(monkeypatch, swap, "exchange")
-    with pytest.raises(KillError):
+    killed(monkeypatch, "exchange two names")
+    with pytest.raises(Killed):
         shardwrite.shard(path, shards=2)
 
     def refuse(*arguments, **keywords):
         raise shardwrite.StoreError("changed", key="x")
 
     with monkeypatch.context() as patch:
-        patch.setattr(in_place, "_check_unchanged", refuse)
+        patch.setattr(*seams.step("check that the old tree is as it was"), refuse)
         with pytest.raises(shardwrite.StoreError, match="changed"):
             shardwrite.shard(path, shards=2)
     check(path, OLD)
@@ -139,13 +131,13 @@ def test_what_a_kill_leaves_in_the_group_is_removed(path, monkeypatch):
 
     def late(source, to, **keywords):
         if str(to) == str(path.parent / "zarr.json"):
-            raise KillError
+            raise Killed
         replace(source, to, **keywords)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", late)
         patch.setattr(os, "replace", late)
-        with pytest.raises(KillError):
+        with pytest.raises(Killed):
             shardwrite.shard(path, shards=2)
     for temporary in path.parent.glob(".zarr.json*"):
         assert temporary.name.startswith(".zarr.json.conversion-")
@@ -160,9 +152,7 @@ def test_a_process_that_was_frozen_changes_no_group_when_it_wakes_up(path, monke
     def frozen(source, to, **keywords):
         if str(to) == str(path.parent / "zarr.json") and not documents:
             documents.append(b"")
-            with monkeypatch.context() as patch:
-                patch.setattr(swap, "live_holders", lambda _: [])
-                patch.setattr(lock, "_is_held", lambda *_: False)
+            with seams.leases_run_out(), seams.claims_run_out():
                 shardwrite.shard(path, shards=2)
             zarr.open_group(path.parent).attrs["who"] = "somebody"
             documents.append((path.parent / "zarr.json").read_bytes())
@@ -203,16 +193,16 @@ def test_a_replacement_that_is_given_up(path, publish):
     with pytest.raises(OSError, match="tape"):
         replace(failing(), path, publish=publish)
     assert (seen(path) is None) == (publish == "last")
-    discard_run(find_run(resolve_target(path, None)))
+    seams.give_up(seams.run_of(path))
     check(path, OLD)
 
 
 def test_a_replacement_that_is_given_up_before_it_has_begun(path, monkeypatch):
-    killed(monkeypatch, Directory, "make_room")
-    with pytest.raises(KillError):
+    killed(monkeypatch, "set the old array aside")
+    with pytest.raises(Killed):
         replace(da.from_array(NEW, chunks=7), path)
     assert seen(path) is None
-    discard_run(find_run(resolve_target(path, None)))
+    seams.give_up(seams.run_of(path))
     check(path, OLD)
 
 
@@ -233,8 +223,8 @@ def append(path):
 @pytest.mark.parametrize("then", ["again", "abandon"])
 def test_an_append_that_ends_between_the_documents(path, monkeypatch, then):
     """Readers of the groups saw the old rows for ever."""
-    killed(monkeypatch, rundir, "consolidate")
-    with pytest.raises(KillError):
+    killed(monkeypatch, "tell the groups above")
+    with pytest.raises(Killed):
         append(path)
     np.testing.assert_array_equal(seen(path), OLD)
     append(path) if then == "again" else shardwrite.abandon(path)
@@ -248,8 +238,8 @@ def stream(path):
 
 
 def test_a_stream_that_ends_between_the_documents(path, monkeypatch):
-    killed(monkeypatch, rundir, "consolidate")
-    with pytest.raises(KillError):
+    killed(monkeypatch, "tell the groups above")
+    with pytest.raises(Killed):
         stream(path)
     np.testing.assert_array_equal(seen(path), OLD)
     shardwrite.abandon(path)

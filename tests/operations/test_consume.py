@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from unittest import mock
 
 import dask
 import dask.array as da
@@ -20,10 +19,11 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.convert.removal import Consumption, Listed
-from shardwrite.convert.swap import InPlace
+from shardwrite.convert.removal import Listed
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
+from helpers import Stop
 from test_convert import by_tensorstore, payloads, same
 
 VALUES = np.random.default_rng(0).integers(1, 9, (40, 30)).astype("i4")
@@ -44,10 +44,6 @@ def tidy(tmp_path):
     return sorted(os.listdir(tmp_path))
 
 
-class StopError(Exception):
-    pass
-
-
 def interrupted(src, dst, after=1, **how):
     """A conversion that is stopped after some groups."""
     n = 0
@@ -56,9 +52,9 @@ def interrupted(src, dst, after=1, **how):
         nonlocal n
         n += 1
         if n == after:
-            raise StopError
+            raise Stop
 
-    with dask.config.set(scheduler="sync"), pytest.raises(StopError):
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
         again(src, dst, progress=stop, **how)
 
 
@@ -211,13 +207,7 @@ def test_what_is_missing_is_no_fill_value(tmp_path):
 def test_a_chunk_that_goes_while_it_runs(tmp_path, monkeypatch):
     """Workers know the list, too."""
     src, dst = flat(tmp_path / "a"), tmp_path / "b"
-    hide = Consumption.hide
-
-    def hide_and_lose(self):
-        hide(self)
-        (src / chunks_in(src)[-1]).unlink()
-
-    monkeypatch.setattr(Consumption, "hide", hide_and_lose)
+    seams.after(monkeypatch, "hide the source", lambda _: (src / chunks_in(src)[-1]).unlink())
     with pytest.raises(StoreError, match="not taken for empty"):
         again(src, dst)
     assert not (dst / "zarr.json").exists()
@@ -269,7 +259,7 @@ def test_a_shard_that_is_wrong_at_once(tmp_path, monkeypatch):
     def damage(array, donor, ranks):
         return {int(ranks[0]): "1 encoded inner chunks differ"}
 
-    monkeypatch.setattr("shardwrite.convert.removal.differing", damage)
+    monkeypatch.setattr(*seams.step("compare with the source"), damage)
     with pytest.raises(CorruptShardError, match="nothing of what it was made of is removed"):
         again(src, dst)
     assert len(chunks_in(src)) == 11
@@ -277,7 +267,7 @@ def test_a_shard_that_is_wrong_at_once(tmp_path, monkeypatch):
 
 def test_a_record_that_cannot_be_synced(tmp_path, monkeypatch):
     src, dst = flat(tmp_path / "a"), tmp_path / "b"
-    before, enter = payloads(src), Consumption.enter
+    before, enter = payloads(src), seams.real("record what was compared")
 
     def no_space(self, checked):
         with monkeypatch.context() as patched:
@@ -287,7 +277,7 @@ def test_a_record_that_cannot_be_synced(tmp_path, monkeypatch):
             return enter(self, checked)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Consumption, "enter", no_space)
+        patched.setattr(*seams.step("record what was compared"), no_space)
         with pytest.raises(StoreError, match="cannot record") as caught:
             again(src, dst)
     assert "same call again" in "".join(caught.value.__notes__)
@@ -327,10 +317,8 @@ def test_given_up_before_anything_is_removed(tmp_path, monkeypatch, zarr_format)
     old[...] = VALUES
     before = {p: p.read_bytes() for p in src.rglob("*") if p.is_file()}
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "shardwrite.convert.removal.differing", lambda *_: (_ for _ in ()).throw(StopError)
-        )
-        with pytest.raises(StopError):
+        seams.kill_before(patched, "compare with the source", Stop)
+        with pytest.raises(Stop):
             again(src, dst)
     assert not (src / "zarr.json").exists()
     assert not (src / ".zarray").exists()
@@ -438,15 +426,13 @@ def test_the_command(tmp_path):
 
 def test_an_array_that_was_consumed_since_it_was_planned(tmp_path):
     """Another process has consumed it in the meantime; the same call then tells that."""
-    src, dst, begun = flat(tmp_path / "a.zarr"), tmp_path / "b.zarr", InPlace.begun
+    src, dst = flat(tmp_path / "a.zarr"), tmp_path / "b.zarr"
 
-    def late(*arguments):
-        with mock.patch.object(InPlace, "begun", begun):
-            shardwrite.shard(src, dst, shards=2, consume=True)
-        return begun(*arguments)
+    def other():
+        shardwrite.shard(src, dst, shards=2, consume=True)
 
     with (
-        mock.patch.object(InPlace, "begun", late),
+        seams.once_before("begin in place", other),
         pytest.raises(StoreError, match="has removed the array"),
     ):
         shardwrite.shard(src, dst, shards=2, consume=True)

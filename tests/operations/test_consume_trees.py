@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,11 +16,11 @@ from tiers import some
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.convert.swap import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 import test_consume
-from test_consume import StopError
+from helpers import Stop, contents
 from test_convert import payloads, same
 
 VALUES = np.random.default_rng(0).integers(1, 9, (40, 30)).astype("i4")
@@ -43,10 +42,6 @@ def tree(path, zarr_format=3, *, is_consolidated=True):
             warnings.simplefilter("ignore")
             zarr.consolidate_metadata(path)
     return path
-
-
-def files(path):
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
 def check(path, *, is_consolidated=True):
@@ -111,32 +106,28 @@ def test_amid(tmp_path, zarr_format, after):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_given_up_before_anything_is_removed(tmp_path, monkeypatch, zarr_format):
     src, dst = tree(tmp_path / "a", zarr_format), tmp_path / "b"
-    before = files(src)
+    before = contents(src)
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "shardwrite.convert.removal.differing", lambda *_: (_ for _ in ()).throw(StopError)
-        )
-        with pytest.raises(StopError):
+        seams.kill_before(patched, "compare with the source", Stop)
+        with pytest.raises(Stop):
             again(src, dst)
-    assert files(src) != before
+    assert contents(src) != before
     shardwrite.abandon(src)
-    assert files(src) == before
+    assert contents(src) == before
     again(src, dst, restart=True)
     check(dst)
 
 
 def test_an_error_before_anything_is_removed_gives_the_source_back(tmp_path, monkeypatch):
     src, dst = tree(tmp_path / "a", 2), tmp_path / "b"
-    before = files(src)
+    before = contents(src)
 
-    def full(*_, **__):
-        raise StoreError("no space", key="x", errno=28)
-
+    full = StoreError("no space", key="x", errno=28)
     with monkeypatch.context() as patched:
-        patched.setattr("shardwrite.convert.consume.execute_consuming", full)
+        seams.kill_before(patched, "consume an array", full)
         with pytest.raises(StoreError, match="no space"):
             again(src, dst)
-    assert files(src) == before
+    assert contents(src) == before
     assert "a.conversion.shardwrite" not in os.listdir(tmp_path)
     again(src, dst)
     check(dst)
@@ -145,7 +136,7 @@ def test_an_error_before_anything_is_removed_gives_the_source_back(tmp_path, mon
 def test_what_is_refused_before_anything_happens(tmp_path):
     src, dst = tree(tmp_path / "g/a", is_consolidated=False), tmp_path / "b"
     above = zarr.create_group(tmp_path / "g")
-    before = files(tmp_path)
+    before = contents(tmp_path)
     for keywords, why in (
         ({"durability": "none"}, "not be durable"),
         ({"mode": "w"}, "could be replaced"),
@@ -155,7 +146,7 @@ def test_what_is_refused_before_anything_happens(tmp_path):
         with pytest.raises(SpecError, match=why):
             shardwrite.reshard(src, dst, **{"shards": 2, "consume": True, **keywords})
         assert not dst.exists()
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     os.symlink(src / "a", src / "link")
     with pytest.raises(SpecError, match="would be left"):
         again(src, dst)
@@ -171,7 +162,7 @@ def test_one_conversion_at_a_time(tmp_path):
     """Neither of an array in a hierarchy that is consumed, nor the other way round."""
     src, dst = tree(tmp_path / "a", is_consolidated=False), tmp_path / "b"
     interrupted(src, dst)
-    before = files(src)
+    before = contents(src)
     for call in (
         lambda: shardwrite.shard(src / "b/d/e", 2),
         lambda: again(src / "b/d/e", tmp_path / "c"),
@@ -179,16 +170,16 @@ def test_one_conversion_at_a_time(tmp_path):
     ):
         with pytest.raises((JournalError, SpecError)):
             call()
-        assert files(src) == before
+        assert contents(src) == before
     again(src, dst)
     check(dst, is_consolidated=False)
 
     src, dst = tree(tmp_path / "a", is_consolidated=False), tmp_path / "d"
     interrupted(src / "b/c", tmp_path / "e", shards=(1, 3))
-    before = files(src)
+    before = contents(src)
     with pytest.raises(JournalError, match="has not ended"):
         again(src, dst)
-    assert files(src) == before
+    assert contents(src) == before
     again(src / "b/c", tmp_path / "e", shards=(1, 3))
     again(src, dst)
     assert not src.exists()
@@ -196,15 +187,9 @@ def test_one_conversion_at_a_time(tmp_path):
 
 def test_a_hierarchy_that_was_consumed_since_it_was_planned(tmp_path):
     """Another process has consumed it in the meantime; the same call then tells that."""
-    src, dst, begun = tree(tmp_path / "a"), tmp_path / "b", InPlace.begun
-
-    def late(*arguments):
-        with mock.patch.object(InPlace, "begun", begun):
-            again(src, dst)
-        return begun(*arguments)
-
+    src, dst = tree(tmp_path / "a"), tmp_path / "b"
     with (
-        mock.patch.object(InPlace, "begun", late),
+        seams.once_before("begin in place", lambda: again(src, dst)),
         pytest.raises(StoreError, match="has removed the group"),
     ):
         again(src, dst)
@@ -219,7 +204,7 @@ def test_files_that_are_not_its_own_are_left(tmp_path):
     (src / "b/d/e/notes").write_text("by hand")
     done = again(src, dst)
     check(dst)
-    assert files(src) == {"README": b"by hand", "b/d/e/notes": b"by hand"}
+    assert contents(src) == {"README": b"by hand", "b/d/e/notes": b"by hand"}
     assert [array.name for array in done.arrays if "left there" in str(array.why)] == ["b/d/e"]
     assert again(src, dst).is_skipped
 

@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from tiers import some, tried
 
 import shardwrite
-from shardwrite import CorruptShardError, PlanError, SpecError, StoreError
+from shardwrite import CorruptShardError, PlanError, SpecError, StoreError, open_sharded
 from shardwrite.convert.run import ConversionOptions, convert_array
 from shardwrite.engines import LocalEngine
 from shardwrite.plan.options import PlanOptions
-from shardwrite.read.array import open_sharded
 from shardwrite.read.stored_array import open_stored
 from shardwrite.read.stored_shard import open_shard
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "runs"))
+import seams
 from blind import make_blind
 
 
@@ -510,20 +510,18 @@ def test_a_source_that_never_rests_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     "other", [{"compressors": None}, {"fill_value": 9}], ids=["codecs", "fill value"]
 )
-def test_a_source_that_is_another_array_by_then_is_an_error(tmp_path, monkeypatch, other, how):
+def test_a_source_that_is_another_array_by_then_is_an_error(tmp_path, other, how):
     """The document that was read does not say what the chunks are that stand there now."""
     a, values = small(tmp_path)
-    begin = shardwrite.runs.begin.check_place
 
-    def late(job):
-        monkeypatch.setattr("shardwrite.runs.begin.check_place", begin)
+    def replace():
         shutil.rmtree(a)
         small(tmp_path, **other)
-        begin(job)
 
-    monkeypatch.setattr("shardwrite.runs.begin.check_place", late)
-    with pytest.raises(
-        (StoreError, CorruptShardError), match=r"source describes another array now|crc32c"
+    errors = (StoreError, CorruptShardError)
+    with (
+        seams.once_before("check the place", replace),
+        pytest.raises(errors, match=r"source describes another array now|crc32c"),
     ):
         shardwrite.reshard(a, tmp_path / "b", 4, **how)
     assert not (tmp_path / "b" / "zarr.json").exists()

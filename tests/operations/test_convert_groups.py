@@ -15,8 +15,7 @@ import zarr
 from forks import python
 
 import shardwrite
-from shardwrite import SpecError, StoreError
-from shardwrite.read.array import open_sharded
+from shardwrite import SpecError, StoreError, open_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import payloads, same

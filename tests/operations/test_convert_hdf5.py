@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 from tiers import some
 
 import shardwrite
-from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError
+from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError, open_sharded
 from shardwrite.cli import main
-from shardwrite.convert import arrays
 from shardwrite.hdf5.format import Filter, mapped
 from shardwrite.hdf5.reading import Hdf5Store
-from shardwrite.read.array import open_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 from test_convert import by_tensorstore, payloads, same
 
 h5py = pytest.importorskip("h5py")
@@ -245,13 +244,7 @@ def test_a_chunk_whose_checksum_is_wrong(tmp_path):
 def test_a_file_that_changes_is_found_out(tmp_path, monkeypatch, chunks):
     path = tmp_path / "a.h5"
     src = make(path, values=VALUES.astype("i4"), chunks=chunks)
-    execute = arrays.execute
-
-    def change_and_execute(*arguments):
-        os.utime(path, ns=(0, 0))
-        return execute(*arguments)
-
-    monkeypatch.setattr(arrays, "execute", change_and_execute)
+    seams.before(monkeypatch, "convert arrays", lambda *_: os.utime(path, ns=(0, 0)))
     with pytest.raises(StoreError, match="changed meanwhile"):
         shardwrite.shard(src, tmp_path / "b", 1)
     assert not (tmp_path / "b/zarr.json").exists()
@@ -265,7 +258,9 @@ def test_a_store_of_another_state_of_the_file(tmp_path):
     os.utime(store.local_path, ns=(0, 0))
     with pytest.raises(StoreError, match="changed meanwhile"):
         copied.open("c/1/1").read(0, 4)
-    assert pickle.loads(pickle.dumps(Hdf5Store(store.local_path).at("x"))).open("c/1/1").nbytes == 400
+    assert (
+        pickle.loads(pickle.dumps(Hdf5Store(store.local_path).at("x"))).open("c/1/1").nbytes == 400
+    )
     with pytest.raises(SpecError, match="only read"):
         store.transaction("none", "a.b")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from helpers import without_receipts
 
 import shardwrite
 from shardwrite.cli import main
@@ -37,14 +38,6 @@ def tree(tmp_path):
     return path
 
 
-def bytes_of(path):
-    return {
-        p.relative_to(path): p.read_bytes()
-        for p in sorted(path.rglob("*"))
-        if p.is_file() and "receipt" not in p.name
-    }
-
-
 def begin(src, dst, *arguments, **keywords):
     shardwrite.prepare_conversion(src, dst, *arguments, **{"durability": "none", **keywords})
 
@@ -66,7 +59,7 @@ def test_all_parts_together_are_the_conversion(tmp_path, tree, count):
     assert sum(part.n_chunks_copied for part in done) == whole.n_chunks_copied
     last = shardwrite.finalize_conversion(tree, new, 2, n_parts=count)
     assert (last.n_shards, last.n_chunks_copied) == (whole.n_shards, whole.n_chunks_copied)
-    assert bytes_of(new) == bytes_of(tmp_path / "whole")
+    assert without_receipts(new) == without_receipts(tmp_path / "whole")
     assert not list(new.rglob("*.shardwrite"))
     assert zarr.open_group(new, mode="r", use_consolidated=True)["images/small"].shape == (16, 16)
 
@@ -116,12 +109,12 @@ def test_finalize_names_parts_over_all_arrays(tmp_path, tree, harm):
     for k in caught.value.parts:  # arrays that are whole were published, which changes no part
         shardwrite.convert_part(tree, new, k, 8, 1)
     shardwrite.finalize_conversion(tree, new, 1, n_parts=8)
-    assert bytes_of(new) == bytes_of_whole(tmp_path, tree, 1)
+    assert without_receipts(new) == bytes_of_whole(tmp_path, tree, 1)
 
 
 def bytes_of_whole(tmp_path, tree, shards):
     shardwrite.shard(tree, tmp_path / "whole", shards)
-    return bytes_of(tmp_path / "whole")
+    return without_receipts(tmp_path / "whole")
 
 
 @long
@@ -236,7 +229,7 @@ def test_begin_again_replaces_only_if_asked(tmp_path, tree):
     begin(tree, new, 2, mode="w")
     all_parts(tree, new, 2, 2)
     shardwrite.finalize_conversion(tree, new, 2)
-    assert bytes_of(new) == bytes_of_whole(tmp_path, tree, 2)
+    assert without_receipts(new) == bytes_of_whole(tmp_path, tree, 2)
 
 
 def test_into_a_store_that_is_no_directory(tmp_path, tree):

@@ -22,13 +22,12 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError
+from shardwrite import CorruptShardError, ShardwriteError, SpecError, StoreError, open_sharded
 from shardwrite.cli import main
-from shardwrite.convert import arrays
 from shardwrite.legacy.zip import Inflated, ZippedStore
-from shardwrite.read.array import open_sharded
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 from test_convert import by_tensorstore, payloads, same
 
 METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
@@ -364,13 +363,7 @@ def test_processes_and_a_file_that_changes(tmp_path, monkeypatch):
     same(open_sharded(tmp_path / "b/g/x")[...], values())
     store = pickle.loads(pickle.dumps(ZippedStore(path).at("g/x")))
     assert store.open("c/1/1").nbytes
-    execute = arrays.execute
-
-    def change_and_execute(*arguments):
-        os.utime(path, ns=(0, 0))
-        return execute(*arguments)
-
-    monkeypatch.setattr(arrays, "execute", change_and_execute)
+    seams.before(monkeypatch, "convert arrays", lambda *_: os.utime(path, ns=(0, 0)))
     with pytest.raises(StoreError, match="changed meanwhile"):
         shardwrite.shard(path, tmp_path / "c", 1)
     assert not (tmp_path / "c/g/x/zarr.json").exists()

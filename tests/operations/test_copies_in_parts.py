@@ -14,6 +14,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 from forks import python
+from helpers import Stop, stop, without_receipts
 from zarr.codecs import Crc32cCodec, GzipCodec
 
 import shardwrite
@@ -81,31 +82,14 @@ def part(z, root, number, **more):
     return shardwrite.write_part(z, root / KEY, number, N, **more)
 
 
-def files_of(root):
-    """Content of all files but the receipts, by name."""
-    return {
-        path.relative_to(root): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and "receipt" not in path.name
-    }
-
-
 def check(z, root, tmp_path, **more):
     """All files are those of one call."""
     one = tmp_path / "one call"
     shardwrite.to_precomputed(z, one, durability="none", **{**NEW, **more})
-    assert files_of(root) == files_of(one)
+    assert without_receipts(root) == without_receipts(one)
     found = shardwrite.from_precomputed(root, axes="zyx")
     np.testing.assert_array_equal(found, VALUES)
     assert shardwrite.verify(root / KEY, deep=True).is_good
-
-
-class Stop(Exception):  # noqa: N818 (not an error)
-    pass
-
-
-def stop(*_):
-    raise Stop
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS, ids=IDS)
@@ -314,7 +298,7 @@ def test_parts_of_a_scale_that_becomes_an_array(tmp_path, encoded):
     again = shardwrite.convert_part(scale, new, 1, N, **keywords)
     assert again.arrays[0].result.n_resumed_shards > 0
     shardwrite.finalize_conversion(scale, new, n_parts=N, **keywords)
-    assert files_of(new) == files_of(one)
+    assert without_receipts(new) == without_receipts(one)
     os.remove(one / "c" / "0" / "0" / "1")
     with pytest.raises(ChangedError):
         shardwrite.reshard(one, tmp_path / "two", **keywords)

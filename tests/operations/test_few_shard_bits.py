@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from helpers import Stop, shards_in
 
 import shardwrite
 from shardwrite import SpecError
@@ -32,10 +33,6 @@ NEW = {
 KEY, SPOOL = "4_4_40", ".4_4_40.spool"
 
 
-class Stop(Exception):  # noqa: N818 (not an error)
-    pass
-
-
 def source(values=VALUES):
     return da.from_array(values, chunks=8)
 
@@ -49,10 +46,6 @@ def chunks_by_id():
     ids = MortonCode((4, 4, 4)).encode(cells).tolist()
     boxes = (VALUES[tuple(slice(4 * i, 4 * i + 4) for i in cell[::-1])] for cell in cells.tolist())
     return {n: box.tobytes() for n, box in zip(ids, boxes, strict=True)}
-
-
-def files_of(root):
-    return {path.name: path.read_bytes() for path in root.glob("*.shard")}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def test_shards_are_those_of_the_container(tmp_path, sharding):
     assert {**full, **sharding} == full
     alone = shardwrite.UInt64Shards(tmp_path / "alone", full)
     alone.write(chunks_by_id(), durability="none")
-    assert files_of(tmp_path / "v" / KEY) == files_of(tmp_path / "alone")
+    assert shards_in(tmp_path / "v" / KEY) == shards_in(tmp_path / "alone")
     found = shardwrite.from_precomputed(tmp_path / "v", axes="zyx")
     np.testing.assert_array_equal(found, VALUES)
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"info", KEY}
@@ -101,11 +94,11 @@ def test_a_call_goes_on_and_a_shard_is_repaired(tmp_path):
             write(tmp_path, sharding=few, memory_limit="50kB")
     assert (tmp_path / SPOOL).exists()
     assert write(tmp_path, sharding=few).n_resumed_shards > 0
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     (tmp_path / KEY / "1.shard").unlink()
     assert not shardwrite.verify(tmp_path / KEY).is_good
     shardwrite.repair(tmp_path / KEY, source(), durability="none")
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
     assert shardwrite.verify(tmp_path / KEY, deep=True, against=source()).is_good
 
 
@@ -118,7 +111,7 @@ def test_parts(tmp_path):
             shardwrite.write_part(source(), tmp_path / "v" / KEY, part, 3, source_id="values")
     shardwrite.finalize(tmp_path / "v" / KEY, n_parts=3)
     write(tmp_path / "whole")
-    assert files_of(tmp_path / "v" / KEY) == files_of(tmp_path / "whole" / KEY)
+    assert shards_in(tmp_path / "v" / KEY) == shards_in(tmp_path / "whole" / KEY)
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"info", KEY}
 
 

@@ -12,7 +12,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite.cli.main import main
+from shardwrite.cli import main
 from shardwrite.errors import IncompleteError, SpecError
 
 ts = pytest.importorskip("tensorstore")

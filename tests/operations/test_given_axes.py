@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from click.testing import CliRunner
+from helpers import printed
 
 import shardwrite
-from shardwrite.cli import main
 from shardwrite.errors import SpecError
 from shardwrite.sources import open_source
 
@@ -41,12 +40,6 @@ def check_repair(scale, x):
     assert shards(scale) == before
     assert shardwrite.verify(scale, against=x).is_good
     shutil.rmtree(f"{scale}.quarantine", ignore_errors=True)
-
-
-def run(*words, code=0):
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 @pytest.mark.parametrize("code", HASHES)
@@ -105,18 +98,18 @@ def test_the_commands(tmp_path, code, shape):
     shardwrite.to_precomputed(values, tmp_path / "v", **new("zyx", code))
     sharding = json.dumps(new("xyz", code)["sharding"])
     words = ["--chunks", 4, "--sharding", sharding]
-    run("precomputed", tmp_path / "v", tmp_path / "w", *words)
+    printed("precomputed", tmp_path / "v", tmp_path / "w", *words)
     scale = tmp_path / "w" / KEY
     before = shards(scale)
     assert before == shards(tmp_path / "v" / KEY)
-    run("verify", scale, "--against", tmp_path / "v")
+    printed("verify", scale, "--against", tmp_path / "v")
     next(scale.glob("*.shard")).unlink()
-    run("repair", scale, "--source", tmp_path / "v")
+    printed("repair", scale, "--source", tmp_path / "v")
     assert shards(scale) == before
     np.save(tmp_path / "x.npy", values.T)  # which has no names
-    run("verify", scale, "--against", tmp_path / "x.npy")
+    printed("verify", scale, "--against", tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", values)
-    run("verify", tmp_path / "v" / KEY, "--against", tmp_path / "x.npy")
+    printed("verify", tmp_path / "v" / KEY, "--against", tmp_path / "x.npy")
 
 
 @pytest.mark.parametrize("code", HASHES)

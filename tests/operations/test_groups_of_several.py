@@ -22,7 +22,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
 import shardwrite
-from shardwrite.cli.main import main
+from shardwrite.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
 X = np.arange(64, dtype="u4").reshape(8, 8) + 1

@@ -11,10 +11,9 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import JournalError, SpecError
+from shardwrite import JournalError, SpecError, open_sharded
 from shardwrite.cli import main
 from shardwrite.convert.arrays import settled_shards
-from shardwrite.read.array import open_sharded
 
 VALUES = np.arange(1, 1 + 20 * 6, dtype="i4").reshape(20, 6)
 

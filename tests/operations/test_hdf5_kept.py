@@ -13,15 +13,14 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 
 import shardwrite
 from shardwrite import Hdf5, JournalError, ShardWriter, SpecError
-from shardwrite.cli import main
-from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.runs.old_shards import keeping
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
+from helpers import Stop, contents, printed, stop
 from whole_files import make_shards
 
 h5py = pytest.importorskip("h5py")
@@ -58,16 +57,6 @@ def adopted(folder):
             file["time"] = np.arange(4.0)
             file.attrs["station"] = "X"
     return make_shards(files, folder / "adopted", dataset="t")
-
-
-def contents(path):
-    return {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-
-
-def run(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 def check(path, values):
@@ -177,7 +166,7 @@ def test_files_with_several_datasets(tmp_path):
     shardwrite.erase(path, CORNER, strategy="hdf5")
     assert names(path) == ["t"]
     shard = tmp_path / "two/c/0/0"
-    os.remove(tmp_path / "two" / RECEIPT_NAME)
+    os.remove(seams.receipt_of(tmp_path / "two"))
     whole = shard.read_bytes()
     shard.chmod(0o644)
     shard.write_bytes(whole[:-1] + b"?")
@@ -214,21 +203,23 @@ def test_the_name_on_the_command_line(tmp_path):
     np.save(tmp_path / "x.npy", VALUES)
     np.save(tmp_path / "y.npy", VALUES[:2, :2])
     path, source = tmp_path / "x", tmp_path / "y.npy"
-    run("write", tmp_path / "x.npy", path, "--shards", 4, "--chunks", 2, "--strategy", "hdf5:raw")
+    printed(
+        "write", tmp_path / "x.npy", path, "--shards", 4, "--chunks", 2, "--strategy", "hdf5:raw"
+    )
     assert names(path) == ["raw"]
     update = ("update", source, path, "--region", "0:2,0:2", "--strategy")
     for extra in ((), ("--dry-run",)):
-        told = run(*update, "hdf5:zz", *extra, code=2)
+        told = printed(*update, "hdf5:zz", *extra, code=2)
         assert "'raw', and would become 'zz'; give --strategy hdf5, which keeps" in told
         assert "also give --drop-hdf5\n" in told
-    run(*update, "hdf5")
+    printed(*update, "hdf5")
     assert names(path) == ["raw"]
-    run("erase", path, "--region", "0:2,0:2", "--strategy", "hdf5:raw")
-    run("shard", path, tmp_path / "s", "--shards", 4, "--strategy", "hdf5:q")
+    printed("erase", path, "--region", "0:2,0:2", "--strategy", "hdf5:raw")
+    printed("shard", path, tmp_path / "s", "--shards", 4, "--strategy", "hdf5:q")
     assert names(tmp_path / "s") == ["q"]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("t", data=VALUES, chunks=(2, 2))
-    run("adopt", tmp_path / "a.h5", tmp_path / "b", "--strategy", "hdf5:q")
+    printed("adopt", tmp_path / "a.h5", tmp_path / "b", "--strategy", "hdf5:q")
     assert names(tmp_path / "b") == ["q"]
 
 
@@ -265,7 +256,7 @@ def test_a_shard_beside_tells_if_no_receipt_does(tmp_path):
         shardwrite.write_region(VALUES, path, "append", axis=0)
     shardwrite.write_region(VALUES, path, "append", axis=0, strategy="hdf5")
     assert names(path, "c/3/1") == ["raw"]
-    os.remove(path / RECEIPT_NAME)
+    os.remove(seams.receipt_of(path))
     os.remove(path / "c/3/1")
     with pytest.raises(SpecError, match="are also files of HDF5, and the shard 'c/3/1'"):
         shardwrite.write_region(1.0, path, (slice(12, 16), slice(4, 8)))
@@ -300,10 +291,10 @@ def test_repair_writes_files_again(tmp_path, fault):
         shardwrite.repair(path, x, strategy="fixed-order")
     assert contents(path) == before
     assert not (tmp_path / "x.quarantine").exists()
-    told = run("repair", path, "--source", tmp_path / "x.npy", "--strategy", "morton", code=2)
+    told = printed("repair", path, "--source", tmp_path / "x.npy", "--strategy", "morton", code=2)
     assert "give --strategy hdf5" in told
     assert "give --drop-hdf5, with" in told
-    run("repair", path, "--source", tmp_path / "x.npy")
+    printed("repair", path, "--source", tmp_path / "x.npy")
     assert names(path, "c/1/0") == ["raw"]
     check(path, VALUES)
 
@@ -313,7 +304,7 @@ def test_repair_makes_plain_shards_by_a_word(tmp_path):
     path = written(tmp_path / "x")
     os.chmod(path / "c/1/0", 0o644)
     os.truncate(path / "c/1/0", 100)
-    run("repair", path, "--source", tmp_path / "x.npy", "--drop-hdf5")
+    printed("repair", path, "--source", tmp_path / "x.npy", "--drop-hdf5")
     assert names(path, "c/1/0") is None
     assert names(path, "c/1/1") == ["raw"]
     check(path, VALUES)
@@ -371,14 +362,6 @@ def test_conversions_in_place_by_hdf5_keep_the_name(tmp_path):
     assert not path.exists()
 
 
-class StopError(Exception):
-    pass
-
-
-def stop(report):
-    raise StopError
-
-
 CONSUMING = {
     "reshard": lambda path, new, **how: shardwrite.reshard(path, new, (1, 2), **how),
     "shard": lambda path, new, **how: shardwrite.shard(path, new, (1, 2), **how),
@@ -393,7 +376,7 @@ def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, 
     """Also if the call that began was stopped, and files with the name are gone since."""
     path = written(tmp_path / "a", strategy="hdf5:raw/data")
     if not is_noted:
-        os.remove(path / RECEIPT_NAME)
+        os.remove(seams.receipt_of(path))
     if group:
         zarr.create_group(tmp_path / "group")
         path.rename(tmp_path / "group/a")
@@ -402,7 +385,7 @@ def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, 
         path = tmp_path / "group"
     how = {"strategy": "hdf5", "consume": True, "memory_limit": "2200kB", "checksum": False}
     if is_amid:
-        with dask.config.set(scheduler="sync"), pytest.raises(StopError):
+        with dask.config.set(scheduler="sync"), pytest.raises(Stop):
             CONSUMING[conversion](path, tmp_path / "new", progress=stop, **how)
         assert not (path / "a/c/0/0" if group else path / "c/0/0").exists()
     with mock.patch("shardwrite.convert.arrays.keeping", wraps=keeping) as looks:
@@ -420,7 +403,7 @@ def test_what_is_consumed_keeps_the_name(tmp_path, conversion, group, is_noted, 
 
 def test_another_name_for_what_is_consumed(tmp_path):
     path = written(tmp_path / "a")
-    with dask.config.set(scheduler="sync"), pytest.raises(StopError):
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
         shardwrite.reshard(
             path, tmp_path / "b", (1, 2), strategy="hdf5:zz", consume=True, progress=stop
         )
@@ -436,7 +419,7 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
     with (
         mock.patch("shardwrite.convert.consume.keeping_names", lambda source, options, _: options),
         dask.config.set(scheduler="sync"),
-        pytest.raises(StopError),
+        pytest.raises(Stop),
     ):
         shardwrite.reshard(
             path, tmp_path / "b", (1, 2), strategy="hdf5", consume=True, progress=stop
@@ -449,15 +432,15 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
 def test_conversions_on_the_command_line(tmp_path):
     path = adopted(tmp_path)
     for extra in ("--in-place", "--dry-run"):
-        told = run("reshard", path, "--shards", "4,4", extra, code=2)
+        told = printed("reshard", path, "--shards", "4,4", extra, code=2)
         assert "--strategy hdf5" in told
         assert "give --drop-hdf5" in told
-    told = run("unshard", path, tmp_path / "n", "--consume", "--dry-run", code=2)
+    told = printed("unshard", path, tmp_path / "n", "--consume", "--dry-run", code=2)
     assert "leave --consume out" in told
-    told = run("reshard", path, tmp_path / "n", "--init", "--drop-hdf5", code=2)
+    told = printed("reshard", path, tmp_path / "n", "--init", "--drop-hdf5", code=2)
     assert "--drop-hdf5 is for a call with --in-place" in told
-    run("reshard", path, tmp_path / "n", "--shards", "4,4")
-    run("unshard", path, "--in-place", "--drop-hdf5")
+    printed("reshard", path, tmp_path / "n", "--shards", "4,4")
+    printed("unshard", path, "--in-place", "--drop-hdf5")
 
 
 @pytest.mark.parametrize("convert", ["shard", "reshard", "adopt"])
@@ -497,8 +480,8 @@ def test_dry_runs_refuse_what_the_call_refuses(tmp_path):
         ("compact", path, "--above", 0),
     ):
         np.save(tmp_path / "z.npy", VALUES)
-        told = run(*command, code=2)
-        assert run(*command, "--dry-run", code=2) == told
-    run(*update, "--drop-hdf5", "--dry-run")
-    run(*update, "--strategy", "hdf5", "--dry-run")
+        told = printed(*command, code=2)
+        assert printed(*command, "--dry-run", code=2) == told
+    printed(*update, "--drop-hdf5", "--dry-run")
+    printed(*update, "--strategy", "hdf5", "--dry-run")
     assert names(path) == ["raw"]

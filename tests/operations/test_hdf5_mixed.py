@@ -12,6 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from distributed import Client, LocalCluster
 from zarr.buffer import default_buffer_prototype
@@ -19,7 +20,6 @@ from zarr.storage import MemoryStore
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, Hdf5, ShardWriter, SpecError
-from shardwrite.place.base import RECEIPT_NAME
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -55,7 +55,7 @@ def mixed(folder, *, has_receipt=True):
     os.remove(path / KEY)
     shutil.copy(of_hdf5(folder), path / KEY)
     if not has_receipt:
-        os.remove(path / RECEIPT_NAME)
+        os.remove(seams.receipt_of(path))
     return path
 
 

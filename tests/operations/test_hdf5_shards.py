@@ -716,10 +716,9 @@ def test_threads_share_the_lock_of_h5py(tmp_path):
 
 
 WRITER = """
-import os, sys, dask.array as da, numpy as np, shardwrite
+import os, sys, dask.array as da, numpy as np, seams, shardwrite
 from shardwrite.place import framed
-from shardwrite.write import commit
-commit._FIRST_SECONDS = commit._ENTRY_SECONDS = 0  # a shard is entered before the next is written
+seams.log_every(0).start()  # a shard is entered before the next is written
 x = da.from_array(np.arange(64 * 64, dtype="f4").reshape(64, 64) + 1, chunks=16, name="x")
 count, limit = 0, int(sys.argv[2])
 original = framed.protect

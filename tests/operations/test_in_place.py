@@ -22,11 +22,10 @@ from shardwrite import (
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.convert import in_place, swap
-from shardwrite.journal.lease import Lease
 from shardwrite.stores.directories import make_directories
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 from test_convert import payloads, same
 
 VALUES = np.random.default_rng(0).integers(0, 9, (40, 30)).astype("i4")
@@ -49,7 +48,7 @@ def way(request):
     if request.param == "exchange":
         yield request.param
     else:
-        with mock.patch.object(swap, "exchange", return_value=False):
+        with mock.patch.object(*seams.step("exchange two names"), return_value=False):
             yield request.param
 
 
@@ -246,8 +245,8 @@ def test_two_processes_do_not_work_on_one(tmp_path):
     path = flat(tmp_path / "a.zarr")
     with pytest.raises(KeyboardInterrupt):
         shardwrite.shard(path, shards=2, progress=stop)
-    (work,) = (tmp_path / "a.zarr.conversion.shardwrite").glob("work-*")
-    with Lease(work, "another"), pytest.raises(JournalError, match="Wait for it") as caught:
+    work = seams.work_of(tmp_path / "a.zarr")
+    with seams.hold(work), pytest.raises(JournalError, match="Wait for it") as caught:
         shardwrite.shard(path, shards=2)
     assert caught.value.holder["pid"] == os.getpid()
     assert work.exists()
@@ -258,14 +257,8 @@ def test_a_change_by_another_program_is_found(tmp_path):
     """The old array was changed after its chunks were copied, and before the names are exchanged."""
     path = flat(tmp_path / "a.zarr")
     chunk, changed = path / "c/0/0", (path / "c/0/1").read_bytes()
-    compare = in_place._compare
-
-    def change(*arguments):
-        chunk.write_bytes(changed)
-        return compare(*arguments)
-
     with (
-        mock.patch.object(in_place, "_compare", change),
+        seams.once_before("compare the trees", lambda: chunk.write_bytes(changed)),
         pytest.raises(
             CorruptShardError, match=r"which stays as it is.*shardwrite abandon"
         ) as caught,
@@ -284,9 +277,8 @@ def test_a_change_by_another_program_is_found(tmp_path):
 def test_what_another_program_adds_is_not_lost(tmp_path, what):
     """It adds to the old tree after that was copied, and before the names are exchanged."""
     path = hierarchy(tmp_path / "all.zarr")
-    compare = in_place._compare
 
-    def add(*arguments):
+    def add():
         root = zarr.open_group(path, mode="r+", zarr_format=2)
         if what == "array":
             root.require_array("late", shape=4, chunks=2, dtype="i4")[...] = 7
@@ -294,10 +286,9 @@ def test_what_another_program_adds_is_not_lost(tmp_path, what):
             root["empty"].attrs["n"] = 2
         else:
             (path / "images/notes.txt").write_text("mine")
-        return compare(*arguments)
 
     with (
-        mock.patch.object(in_place, "_compare", add),
+        seams.once_before("compare the trees", add),
         pytest.raises(StoreError, match="another program has changed") as caught,
     ):
         shardwrite.shard(path, shards=2)
@@ -317,15 +308,9 @@ def test_what_another_program_adds_is_not_lost(tmp_path, what):
 
 def test_a_tree_that_has_changed_since_it_was_planned(tmp_path):
     """Another process has converted it in the meantime, so the plan is of a tree that is gone."""
-    path, begun = flat(tmp_path / "a.zarr"), swap.InPlace.begun
-
-    def late(*arguments):
-        with mock.patch.object(swap.InPlace, "begun", begun):
-            shardwrite.shard(path, shards=3)
-        return begun(*arguments)
-
+    path = flat(tmp_path / "a.zarr")
     with (
-        mock.patch.object(swap.InPlace, "begun", late),
+        seams.once_before("begin in place", lambda: shardwrite.shard(path, shards=3)),
         pytest.raises(StoreError, match=r"has changed.*Make the call again$"),
     ):
         shardwrite.shard(path, shards=2)
@@ -338,7 +323,7 @@ def test_a_tree_that_has_changed_since_it_was_planned(tmp_path):
 @pytest.mark.parametrize("name", ["new", "new/a.zarr", "new/a.zarr.shardwrite/draft"])
 def test_directories_of_lost_work_are_not_made_again(tmp_path, name):
     """A process was frozen, and another has renamed the directory of its work."""
-    home = tmp_path / "a.zarr.conversion.shardwrite"
+    home = seams.conversion_beside(tmp_path / "a.zarr")
     home.mkdir()
     with pytest.raises(FileNotFoundError):
         make_directories(home / "work-1" / name, "full")
@@ -348,17 +333,15 @@ def test_directories_of_lost_work_are_not_made_again(tmp_path, name):
 
 def test_a_process_that_was_taken_over_does_not_exchange(tmp_path):
     """It stood still before it compared the trees, and another one has given the work up."""
-    path, compare = flat(tmp_path / "a.zarr"), in_place._compare
+    path = flat(tmp_path / "a.zarr")
 
-    def give_up(*arguments):
-        (work,) = path.with_name("a.zarr.conversion.shardwrite").glob("work-*")
-        (lease,) = work.glob("lease-*")
+    def give_up():
+        (lease,) = seams.leases_in(seams.work_of(path))
         lease.unlink()
         shardwrite.abandon(path)
-        return compare(*arguments)
 
     with (
-        mock.patch.object(in_place, "_compare", give_up),
+        seams.once_before("compare the trees", give_up),
         pytest.raises(RunEndedError, match="another process has taken over"),
     ):
         shardwrite.shard(path, shards=2)
@@ -380,7 +363,7 @@ def test_another_tree_at_the_name_is_left_alone(tmp_path):
         shardwrite.shard(path, shards=2)
     assert (path / "mine").read_text() == "x"
     same(zarr.open_array(tmp_path / "moved", mode="r")[...], VALUES)
-    assert (tmp_path / "a.zarr.conversion.shardwrite").exists()
+    assert seams.conversion_beside(tmp_path / "a.zarr").exists()
     shardwrite.abandon(path)
     assert beside(path) == ["a.zarr", "moved"]
     assert (path / "mine").read_text() == "x"
@@ -388,21 +371,22 @@ def test_another_tree_at_the_name_is_left_alone(tmp_path):
 
 
 def replaced_before(name, path):
-    """Replace the array before a function of the module is called, as a call that began earlier."""
-    real = getattr(swap, name)
+    """Replace the array before a step, as a call that began earlier."""
 
-    def called(*arguments):
+    def replace():
         path.rename(path.with_name("replaced"))
         da.zeros((8, 8), chunks=4).to_sharded_zarr(path.with_name("new"), shards=4, chunks=2)
         path.with_name("new").rename(path)
-        return real(*arguments)
 
-    return mock.patch.object(swap, name, called)
+    return seams.once_before(name, replace)
 
 
 def test_a_tree_that_another_call_replaces_as_it_begins(tmp_path):
     path = flat(tmp_path / "a.zarr")
-    with replaced_before("_take_over", path), pytest.raises(JournalError, match="has replaced"):
+    with (
+        replaced_before("take over a conversion", path),
+        pytest.raises(JournalError, match="has replaced"),
+    ):
         shardwrite.shard(path, shards=2)
     assert beside(path) == ["a.zarr", "replaced"]
     shardwrite.unshard(path)
@@ -412,8 +396,8 @@ def test_a_tree_that_another_call_replaces_as_it_begins(tmp_path):
 
 def test_a_process_that_dies_after_its_tree_was_replaced(tmp_path):
     path = flat(tmp_path / "a.zarr")
-    died = mock.patch.object(swap.InPlace, "check_old", side_effect=KeyboardInterrupt)
-    with replaced_before("_take_over", path), died, pytest.raises(KeyboardInterrupt):
+    died = mock.patch.object(*seams.step("check the old tree"), side_effect=KeyboardInterrupt)
+    with replaced_before("take over a conversion", path), died, pytest.raises(KeyboardInterrupt):
         shardwrite.shard(path, shards=2)
     with pytest.raises(JournalError, match="Nothing is removed"):
         shardwrite.shard(path, shards=2)
@@ -424,7 +408,7 @@ def test_a_process_that_dies_after_its_tree_was_replaced(tmp_path):
 
 def test_another_tree_right_before_the_exchange_is_put_back(tmp_path, way):
     path = flat(tmp_path / "a.zarr")
-    real = swap.InPlace._write
+    real = seams.real("record the exchange")
 
     def swap_and_write(self, new):
         real(self, new)
@@ -434,7 +418,7 @@ def test_another_tree_right_before_the_exchange_is_put_back(tmp_path, way):
             (path / "mine").write_text("x")
 
     with (
-        mock.patch.object(swap.InPlace, "_write", swap_and_write),
+        mock.patch.object(*seams.step("record the exchange"), swap_and_write),
         pytest.raises(JournalError, match="Nothing is removed"),
     ):
         shardwrite.shard(path, shards=2)
@@ -445,7 +429,7 @@ def test_another_tree_right_before_the_exchange_is_put_back(tmp_path, way):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a directory to another user")
 def test_state_of_another_user_is_not_followed(tmp_path):
     path = flat(tmp_path / "a.zarr")
-    home = tmp_path / "a.zarr.conversion.shardwrite"
+    home = seams.conversion_beside(tmp_path / "a.zarr")
     home.mkdir()
     os.chown(home, 1234, 1234)
     with pytest.raises(UntrustedStateError, match="is not followed"):

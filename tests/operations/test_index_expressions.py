@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import warnings
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -20,10 +19,7 @@ from shardwrite.cli import main
 SHAPE = (11, 9, 5)
 
 
-@pytest.fixture(autouse=True)
-def sync():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(path, shape=SHAPE, dtype="i4", **more):

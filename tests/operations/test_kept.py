@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 
 import shardwrite
 from shardwrite import ChangedError, JournalError, ShardWriter, SpecError
 from shardwrite.cli import main
-from shardwrite.journal.receipt import pack_sizes, read_receipt, unpack_sizes
-from shardwrite.place.target import resolve_target
+from shardwrite.journal.receipt import pack_sizes, unpack_sizes
 from shardwrite.stores import MemoryStore
 
 VALUES = np.arange(1, 1 + 12 * 12, dtype="i4").reshape(12, 12)
@@ -23,10 +22,7 @@ VALUES[:4, :4] = 0  # a shard that is empty by design
 RECEIPT = "shardwrite-receipt.json"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -54,12 +50,12 @@ def check(path, wanted=VALUES):
     assert report.is_good, report
     assert not report.changed, report
     assert not report.warnings
-    assert not path.with_name(path.name + ".shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     return report
 
 
 def sizes_in_receipt(path):
-    receipt = read_receipt(resolve_target(path, None, None))
+    receipt = seams.receipt_in(path)
     return receipt.nbytes_on(shardwrite.open_sharded(path).metadata.grid).ravel().tolist()
 
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import shutil
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 
 import shardwrite
 from shardwrite import AppendOnly, JournalError, RunEndedError, ShardWriter, StoreError
 from shardwrite.cli import main
-from shardwrite.journal.begin import find_run, has_lost_array
+from shardwrite.journal.begin import has_lost_array
 from shardwrite.journal.neighbours import neighbours
-from shardwrite.place.target import resolve_target
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def source(shape, value, n_good=None):
@@ -90,7 +85,7 @@ def check(path, wanted):
     report = shardwrite.verify(path, deep=True)
     assert report.is_good, report
     assert report.warnings == ()
-    assert not path.with_name(path.name + ".shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 @pytest.mark.parametrize("program", ["ours", "zarr"])
@@ -104,7 +99,7 @@ def check(path, wanted):
 def test_an_array_that_was_removed(tmp_path, kind, before, ndim, program):
     path = tmp_path / "x"
     leave(path, kind, before)
-    assert path.with_name("x.shardwrite").exists()
+    assert seams.state_beside(path).exists()
     shutil.rmtree(path)
     shape, wanted = (10,) * ndim, np.full((10,) * ndim, 5, "i4")
     if program == "zarr":
@@ -183,14 +178,14 @@ def test_parts_that_have_only_written_empty_shards_are_kept(tmp_path):
 
 def test_a_run_that_ends_between_two_looks_is_not_lost(tmp_path):
     leave(tmp_path / "x", "repair", 1)
-    run = find_run(resolve_target(tmp_path / "x", None))
+    run = seams.run_of(tmp_path / "x")
     shutil.rmtree(run.path)
     assert not has_lost_array(run)
 
 
 def test_an_array_that_is_removed_between_two_looks_is_lost(tmp_path, monkeypatch):
     leave(tmp_path / "x", "region", 1)
-    run = next(neighbours(resolve_target(tmp_path / "x", None)))
+    run = next(neighbours(seams.target_of(tmp_path / "x")))
     assert not has_lost_array(run)
     (tmp_path / "x/zarr.json").unlink()
     monkeypatch.setattr(type(run.target.place), "kind", lambda _: "array")
@@ -200,7 +195,7 @@ def test_an_array_that_is_removed_between_two_looks_is_lost(tmp_path, monkeypatc
 def test_an_array_that_is_replaced_by_the_process_that_has_ended_the_run(tmp_path):
     path = tmp_path / "x"
     leave(path, "region", 1)
-    run = next(neighbours(resolve_target(path, None)))
+    run = next(neighbours(seams.target_of(path)))
     (path / "zarr.json").unlink()
     with pytest.raises(StoreError, match=r"zarr\.json is missing"):
         run.change(dict, "none", "")

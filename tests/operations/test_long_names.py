@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -19,10 +18,7 @@ LAYOUT = {"shards": 4, "chunks": 2}
 LONGEST = 233
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(path, shards=4):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import struct
 
-import dask
 import numpy as np
 import obstore.store
 import pytest
@@ -20,10 +19,7 @@ HASHES = ("identity", "murmurhash3_x86_128")
 INDEX_NBYTES = 16 * 4
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def sharding(hash_="identity", **more):

@@ -8,12 +8,12 @@ import json
 import signal
 import struct
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import obstore
 import pytest
 from forks import python
+from helpers import contents
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError
@@ -100,10 +100,6 @@ def read(shards):
     return {n: (fragments[n], manifest) for n, manifest in shards.items()}
 
 
-def files_of(path):
-    return {file.name: file.read_bytes() for file in Path(path).iterdir()}
-
-
 @pytest.mark.parametrize(
     ("hash_name", "index", "data", "mixed"),
     [
@@ -144,7 +140,7 @@ def test_changes_carry_the_fragments(tmp_path, hash_name, index, data, mixed):
     assert read(once) == wanted
     changed = {shards.sharding.key_of(shard) for shard in shards.shards_of([1, 2, 3, 5, 2**64 - 1])}
     for name in changed if "gzip" not in (data, index) else ():  # as the writers of gzip differ
-        assert files_of(tmp_path / "mesh")[name] == files_of(tmp_path / "once")[name]
+        assert contents(tmp_path / "mesh")[name] == contents(tmp_path / "once")[name]
 
 
 def draco_mesh(n):
@@ -213,17 +209,17 @@ def test_cloud_volume_reads_meshes_after_changes(tmp_path, synthesized_by):
 
 def test_bytes_before_a_chunk_that_is_replaced_are_not_lost_unasked(tmp_path):
     shards = published(tmp_path / "mesh", sharding_of())
-    before = files_of(tmp_path / "mesh")
+    before = contents(tmp_path / "mesh")
     with pytest.raises(SpecError, match=r"values=7: 259 bytes that lie before it.*data_offset=\{7"):
         shards.write({7: b"manifest"}, existing="update")
-    assert files_of(tmp_path / "mesh") == before
+    assert contents(tmp_path / "mesh") == before
     shards.write({7: b"manifest"}, data_offset={7: 8}, existing="update")
     assert read(shards) == {**MESHES, 7: (b"", b"manifest")}
 
 
 def test_bytes_that_belong_to_nothing_are_told_and_not_lost(tmp_path):
     shards = published(tmp_path / "mesh", sharding_of(index="raw"), hole=b"unknown")
-    before = files_of(tmp_path / "mesh")
+    before = contents(tmp_path / "mesh")
     report = shards.verify()
     (warning,) = report.warnings
     assert f"{7 * len(before)} bytes in {len(before)} shards, first '0.shard', belong to" in warning
@@ -233,7 +229,7 @@ def test_bytes_that_belong_to_nothing_are_told_and_not_lost(tmp_path):
         shards.write({2: b"new"}, existing="update")
     with pytest.raises(CorruptShardError, match="belong to no chunk and to no index"):
         shards.remove([1])
-    assert files_of(tmp_path / "mesh") == before
+    assert contents(tmp_path / "mesh") == before
     assert read(shards) == MESHES
 
 

@@ -10,7 +10,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite.cli.main import main
+from shardwrite.cli import main
 
 X = np.arange(64, dtype="f4").reshape(8, 8)
 GOOD = {"shards": 8, "chunks": 4}

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from helpers import contents
 
 import shardwrite
 from shardwrite import SpecError
-from shardwrite.cli.main import main
-from shardwrite.sources.registry import open_source
+from shardwrite.cli import main
+from shardwrite.sources import open_source
 
 X = np.arange(64, dtype="u4").reshape(8, 8) + 1
 V2_DOT = {"chunk_key_encoding": {"name": "v2", "separator": "."}}
@@ -41,10 +42,6 @@ def make(path, kind, values=X):
     shutil.copy(path.with_name("other") / leaf, path / leaf)
     shutil.rmtree(path.with_name("other"))
     return path
-
-
-def listing(path):
-    return {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
 CALLS = {
@@ -72,10 +69,10 @@ CALLS = {
 )
 def test_an_array_of_which_no_chunk_is_there_is_refused(tmp_path, kind, call):
     path = make(tmp_path / "a", kind)
-    before = listing(tmp_path)
+    before = contents(tmp_path)
     with pytest.raises(SpecError, match=r"named like chunks.*dimension_separator"):
         CALLS[call](path, tmp_path / "b")
-    assert listing(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,13 +91,13 @@ def test_verify_and_census_tell(tmp_path, kind):
 
 def test_commands(tmp_path):
     path = make(tmp_path / "a", "v2, slashes")
-    before = listing(tmp_path)
+    before = contents(tmp_path)
     for words in (["shard", "a", "b", "--consume"], ["write", "a", "b"], ["shard", "a", "b"]):
         words = [str(tmp_path / word) if len(word) == 1 else word for word in words]
         result = CliRunner().invoke(main, [*words, "--shards", "8"])
         assert result.exit_code != 0
         assert "named like chunks" in result.output
-    assert listing(tmp_path) == before
+    assert contents(tmp_path) == before
     assert path.exists()
 
 
@@ -124,12 +121,12 @@ def test_an_array_of_which_some_chunks_have_other_names(tmp_path):
     os.rename(path / "c/0/1", path / "c.0.1")
     with pytest.warns(UserWarning, match="1 files are named like chunks"):
         shardwrite.shard(path, tmp_path / "b", shards=8)
-    before = listing(path)
+    before = contents(path)
     with pytest.raises(SpecError, match="named like chunks"):
         shardwrite.shard(path, tmp_path / "c", shards=8, consume=True)
     with pytest.raises(SpecError):
         shardwrite.shard(path, shards=8)
-    assert listing(path) == before
+    assert contents(path) == before
     assert any("named like chunks" in text for text in shardwrite.verify(path).warnings)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
-from click.testing import CliRunner
+from helpers import run
 
 import shardwrite
 from shardwrite import PlanError, ShardwriteError, SpecError, StoreError, errors
-from shardwrite.cli import main
 from shardwrite.sources import open_source
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
@@ -33,10 +33,6 @@ def existing(tmp_path):
     path = tmp_path / "x"
     source().to_sharded_zarr(path, **GOOD)
     return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 # ---- credentials
@@ -170,7 +166,7 @@ def test_what_names_the_source_is_kept_without_credentials(tmp_path):
     assert holds_none(plan.to_json(), str(plan))
     path = tmp_path / "x"
     shardwrite.prepare(x, path, plan)
-    assert holds_none((tmp_path / "x.shardwrite" / "plan.json").read_text())
+    assert holds_none(seams.plan_file(tmp_path / "x").read_text())
     shardwrite.write_part(x, path, 0, 1, source_id=address)
     shardwrite.finalize(path)
     source(4).to_sharded_zarr(path, region="append", source_id=address)
@@ -418,7 +414,7 @@ def test_groups_of_arrays_are_written_as_before(tmp_path):
 @pytest.mark.parametrize("way", makes(""))
 def test_a_path_that_ends_like_what_lies_beside_an_array_is_refused(tmp_path, way):
     for path in (
-        tmp_path / "x.shardwrite",
+        seams.state_beside(tmp_path / "x"),
         f"file://{tmp_path}/x%2Eshardwrite",
         f"{tmp_path}/x.shardwrite/",
     ):
@@ -428,7 +424,7 @@ def test_a_path_that_ends_like_what_lies_beside_an_array_is_refused(tmp_path, wa
         with pytest.raises(SpecError, match="does not end in"):
             makes(path, "a")[way]()
     assert not list(tmp_path.iterdir())
-    assert run("info", tmp_path / "x.shardwrite").exit_code == 2
+    assert run("info", seams.state_beside(tmp_path / "x")).exit_code == 2
 
 
 # ---- fill values: (dtype, value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 
@@ -17,10 +17,7 @@ VALUES = np.arange(1, 1 + 20 * 12, dtype="i4").reshape(20, 12)
 VALUES[:4, :4] = 0  # a shard that is empty by design
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write(path, **more):
@@ -34,7 +31,7 @@ def check(path, wanted):
     report = shardwrite.verify(path, deep=True)
     assert report.is_good, report
     assert not report.warnings
-    assert not path.with_name(path.name + ".shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 @pytest.mark.parametrize("shape", [(10, 12), (20, 5), (7, 3), (1, 1), (26, 12), (10, 20)])

@@ -3,25 +3,22 @@ themselves."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
+from helpers import without_receipts
 
 import shardwrite
 from shardwrite.cli.previews import preview_part
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
 from shardwrite.host import resources
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.plan_record import sealed
 from shardwrite.operations import parts
-from shardwrite.place.target import resolve_target
 
 VALUES = np.arange(96 * 96, dtype="u4").reshape(96, 96) + 1
 KEYWORDS = {"shards": 8, "chunks": 4}
@@ -47,14 +44,6 @@ def on_machine(monkeypatch):
     return become
 
 
-def written(path):
-    return {
-        p.relative_to(path): p.read_bytes()
-        for p in sorted(path.rglob("*"))
-        if p.is_file() and "receipt" not in p.name
-    }
-
-
 @pytest.mark.parametrize("strategy", ["morton", "append-only"])
 def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machine, strategy):
     with dask.config.set(num_workers=2):
@@ -71,7 +60,7 @@ def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machin
             result = shardwrite.write_part(x, tmp_path / target, k, 4)
             assert result.n_shards == len(plan.part(k, 4).shards), "neither more nor fewer"
         assert shardwrite.finalize(tmp_path / target).n_shards == 144
-    assert written(tmp_path / "one") == written(tmp_path / "many")
+    assert without_receipts(tmp_path / "one") == without_receipts(tmp_path / "many")
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "many", mode="r")[...], VALUES)
 
 
@@ -127,27 +116,21 @@ def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
     for k in range(2):
         shardwrite.write_part(x, path, k, 2)
-    run = find_run(resolve_target(path, None)).path
-    journal = next(p for p in run.glob("journal-*") if b"begins" in p.read_bytes())
-    from shardwrite.journal.lines import encode_line
-
-    lines = [
-        {"writer": {"host": "elsewhere", "pid": 1}, "driver": "abcdefabcdef", "durability": "full"}
-    ]
-    lines += [{"attempt": "abcdefabcdef.123456", "begins": [[0, 0], [1, 1]]}]
-    (run / "journal-abcdefabcdef-elsewhere-1-0.jsonl").write_bytes(
-        b"".join(map(encode_line, lines))
+    run = seams.run_directory(path)
+    journal = next(p for p in seams.logs_of(path) if b"begins" in p.read_bytes())
+    head, line = (
+        {"host": "elsewhere", "pid": 1},
+        seams.begins("abcdefabcdef.123456", (0, 0), (1, 1)),
     )
-    (run / "lease-abcdefabcdef.json").write_text(
-        json.dumps({"host": "elsewhere", "pid": 1, "boot": "other"})
-    )
+    seams.forge_log(run, "abcdefabcdef", head, [line])
+    seams.forge_lease(run, "abcdefabcdef", **head, boot="other")
     left = path / "c" / "0" / ".0.abcdefabcdef.123456.swtmp"
     left.write_bytes(b"half a shard")
     assert journal.exists()
     shardwrite.finalize(path)
     assert not left.exists()
     assert not list(path.rglob("*.swtmp"))
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(
@@ -155,20 +138,19 @@ def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(
 ):
     path = tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
-    run = find_run(resolve_target(path, None))
-    (run.path / "parts-dead").mkdir()
-    (run.path / "parts-dead" / "unit").touch()
-    replay = sys.modules["shardwrite.journal.replay"]  # the package has a function of that name
-    real = replay.remove_state
+    parts = seams.run_directory(path) / "parts-dead"
+    parts.mkdir()
+    (parts / "unit").touch()
+    real = seams.real("sweep what is left")
 
     def swept_by_another(directory):
         real(directory)
         assert not directory.exists()
         real(directory)
 
-    monkeypatch.setattr(replay, "remove_state", swept_by_another)
+    monkeypatch.setattr(*seams.step("sweep what is left"), swept_by_another)
     shardwrite.write_part(x, path, 0, 1)
-    assert not (run.path / "parts-dead").exists()
+    assert not parts.exists()
 
 
 def test_begun_in_parts_and_finished_by_a_write(tmp_path, x):
@@ -185,11 +167,10 @@ def test_slabs_go_by_way_of_part_files_of_one_row_at_a_time(tmp_path, on_machine
     plan = shardwrite.plan(slabs, memory_limit="10kB", **KEYWORDS)
     assert plan.layout == "staged"
     shardwrite.prepare(slabs, tmp_path / "x", plan)
-    run = find_run(resolve_target(tmp_path / "x", None))
-    seen = []
+    run, seen = seams.run_directory(tmp_path / "x"), []
 
     def count(_):
-        seen.append(sum(1 for _ in run.path.glob("parts-*/*")))
+        seen.append(sum(1 for _ in run.glob("parts-*/*")))
 
     on_machine(1, 10**6)
     for k in range(2):
@@ -274,10 +255,7 @@ NO_CUTS = [
 )
 def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
-    document = tmp_path / "x.shardwrite" / "plan.json"
-    facts = {**json.loads(document.read_bytes()), **harm}
-    del facts["crc32c"]
-    document.write_text(json.dumps(sealed(facts)))
+    seams.change_plan(seams.plan_file(tmp_path / "x"), **harm)
     with pytest.raises(JournalError, match="does not hold a plan"):
         shardwrite.write_part(x, tmp_path / "x", 0, 1)
 

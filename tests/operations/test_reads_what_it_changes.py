@@ -10,6 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore
@@ -17,7 +18,6 @@ from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError, patch_dask
 from shardwrite.cli import main
-from shardwrite.place.target import resolve_target
 from shardwrite.runs.reads import refuse_reading
 from shardwrite.sources import as_dask, open_source
 
@@ -288,14 +288,12 @@ def test_large_graphs_are_looked_through_quickly(path):
     made = da.Array(keys, "blocks", x.chunks, "i4")
     for source in (x + 1, x[::-1], made):
         begin = time.process_time()
-        refuse_reading(source, resolve_target(path, None).store, "x")
+        refuse_reading(source, seams.target_of(path).store, "x")
         assert time.process_time() - begin < 1.5  # 0.2 s, where nobody else works
     array = zarr.open_array(path)
     last = {**keys, ("blocks", 5, 0): (np.add, block, [[{"a": array}]])}
     with pytest.raises(SpecError, match=CHANGED):
-        refuse_reading(
-            da.Array(last, "blocks", x.chunks, "i4"), resolve_target(path, None).store, "x"
-        )
+        refuse_reading(da.Array(last, "blocks", x.chunks, "i4"), seams.target_of(path).store, "x")
 
 
 def test_a_blockwise_layer_is_not_made_into_tasks(path):

@@ -13,23 +13,20 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import tensorstore as ts
 import zarr
-from click.testing import CliRunner
 from crc32c import crc32c
+from helpers import run
 from tiers import some
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
-from shardwrite.cli import main
 from shardwrite.encode.reader import ShardReader
 from shardwrite.encode.unit import ShardBatches
 from shardwrite.format.order import permutation
-from shardwrite.journal import lease
-from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.looking import PosixReader
-from shardwrite.stores.posix import PosixStore, PosixWriter
 
 compaction = importlib.import_module("shardwrite.operations.compact")
 making = importlib.import_module("shardwrite.plan.plan")
@@ -91,15 +88,6 @@ def read(path):
     return found
 
 
-def encoded_chunks(path, index):
-    """Bytes of a shard's inner chunks by rank."""
-    metadata = shardwrite.open_sharded(path).metadata
-    with open_shard(metadata, PosixStore(path), index) as shard:
-        table = shard.index.table.astype(np.int64)
-        ranks = np.flatnonzero(~shard.index.is_empty).tolist()
-        return {rank: shard.reader.read(int(table[rank, 0]), int(table[rank, 1])) for rank in ranks}
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.label)
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_untouched_chunks_keep_their_bytes(tmp_path, strategy, location):
@@ -107,13 +95,13 @@ def test_untouched_chunks_keep_their_bytes(tmp_path, strategy, location):
     da.from_array(values((64, 64)), chunks=32).to_sharded_zarr(
         path, shards=32, chunks=8, index_location=location
     )
-    before = encoded_chunks(path, (0, 0))
+    before = seams.encoded_chunks(path, (0, 0))
     others = {key: (path / key).read_bytes() for key in ("c/0/1", "c/1/0", "c/1/1")}
     new = values((5, 10), 7)
     da.from_array(new, chunks=3).to_sharded_zarr(
         path, region=(slice(2, 7), slice(4, 14)), strategy=strategy
     )
-    after = encoded_chunks(path, (0, 0))
+    after = seams.encoded_chunks(path, (0, 0))
     assert {rank for rank in before if before[rank] != after[rank]} == {0, 1}
     assert {key: (path / key).read_bytes() for key in others} == others
     wanted = values((64, 64))
@@ -252,7 +240,7 @@ def test_uncompressed_chunks_take_each_others_places(tmp_path, monkeypatch):
         writes.append((offset, len(data)))
         real(editor, offset, data)
 
-    monkeypatch.setattr(PosixEditor, "write_at", write_at)
+    monkeypatch.setattr(*seams.step("change bytes in place"), write_at)
     write(path, (slice(8, 16), slice(8, 16)), FixedOrder(in_place=True))
     assert writes == [(9 * 256, 256)]
     assert (path / "c/0/0").stat().st_size == nbytes
@@ -388,7 +376,7 @@ def test_a_compaction_that_fails_says_where_and_why(path, monkeypatch):
             raise OSError(errno.ENOSPC, "no space")
         os.fsync(writer._fd)
 
-    monkeypatch.setattr(PosixWriter, "sync", sync)
+    monkeypatch.setattr(*seams.step("sync a file"), sync)
     with pytest.raises(StoreError, match="no space") as raised:
         shardwrite.compact(path, above=0.01)
     assert any("region [0:64, 0:64]" in note for note in raised.value.__notes__)
@@ -488,13 +476,7 @@ def test_the_plan_says_which_shards_are_shared(path):
 def living(run_path):
     """A lease of somebody else, who lives."""
     run_path.mkdir(exist_ok=True)
-    holder = {
-        **lease.this_process().to_dict(),
-        "host": "elsewhere",
-        "pid": 4242,
-        "job": "SLURM_JOB_ID=7",
-    }
-    (run_path / "lease-other.json").write_text(json.dumps(holder))
+    seams.forge_lease(run_path, **seams.ELSEWHERE, pid=4242, job="SLURM_JOB_ID=7")
 
 
 def test_updates_that_share_a_shard_wait_for_each_other(path):
@@ -506,7 +488,7 @@ def test_updates_that_share_a_shard_wait_for_each_other(path):
     )
     with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
         x.to_sharded_zarr(path, region=(slice(0, 8), slice(0, 64)), source_id="first")
-    (run,) = path.with_name("x.shardwrite").glob("updates/*/run-*")
+    run = seams.run_directory(path)
     write(path, (slice(32, 64), slice(0, 64)))  # shares none
     with pytest.raises(
         JournalError, match=r"region \[\[0, 8\], \[0, 64\]\].* has not ended; 2 shards are in both"
@@ -521,7 +503,7 @@ def test_updates_that_share_a_shard_wait_for_each_other(path):
         shardwrite.abandon(path)
     (run / "lease-other.json").unlink()
     write(path, (slice(8, 16), slice(0, 64)), restart=True)
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     assert (read(path)[:8] == values((64, 64))[:8]).all()
 
 
@@ -648,10 +630,6 @@ def test_a_shard_that_another_program_replaces_meanwhile(path, monkeypatch):
     np.testing.assert_array_equal(read(path), wanted)
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
 @pytest.mark.compat
 def test_the_command_line(path, tmp_path):
     np.save(tmp_path / "new.npy", values((8, 64), 4))
@@ -694,10 +672,10 @@ def test_an_interrupted_update_is_told(path, monkeypatch):
         real(self, offset, bytes(len(data)))
         raise InterruptedError("told to")
 
-    monkeypatch.setattr(PosixEditor, "write_at", write_half)
+    monkeypatch.setattr(*seams.step("change bytes in place"), write_half)
     with pytest.raises(StoreError, match="told to"):
         write(path, (slice(0, 8), slice(0, 8)), FixedOrder(in_place=True))
-    monkeypatch.setattr(PosixEditor, "write_at", real)
+    monkeypatch.setattr(*seams.step("change bytes in place"), real)
     assert json.loads(run("info", path, "--json").output)["interrupted_updates"] == [
         [[0, 8], [0, 8]]
     ]
@@ -730,7 +708,7 @@ def test_an_array_that_grows_between_plan_and_begin(path, monkeypatch):
     ):
         write(path, (slice(64, 70), slice(0, 64)))
     monkeypatch.setattr(updates, "region_plan", real)
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     write(path, (slice(64, 70), slice(0, 64)))
     wanted = np.concatenate([values((64, 64)), values((6, 64), 9), values((4, 64), 3)])
     np.testing.assert_array_equal(read(path), wanted)
@@ -777,9 +755,7 @@ def test_an_old_index_does_not_lead_to_another_chunk(tmp_path, how, location):
     )
     if how == "compact":
         x[:8].to_sharded_zarr(path, region=(slice(0, 8), slice(None)), strategy=AppendOnly())
-    metadata = shardwrite.open_sharded(path).metadata
-    with open_shard(metadata, PosixStore(path), (0, 0)) as shard:
-        table = shard.index.table.astype(np.int64)
+    table, pipeline = seams.table_of(path, (0, 0)), seams.metadata_of(path).pipeline
     if how == "compact":
         assert shardwrite.compact(path, above=0.01, order="F").n_rewritten == 1
     else:
@@ -788,7 +764,7 @@ def test_an_old_index_does_not_lead_to_another_chunk(tmp_path, how, location):
     for rank, (offset, nbytes) in enumerate(table.tolist()):
         row, column = (8 * i for i in divmod(rank, 8))
         try:
-            chunk = metadata.pipeline.decode(found[offset : offset + nbytes])
+            chunk = pipeline.decode(found[offset : offset + nbytes])
         except shardwrite.ShardwriteError:
             n_errors += 1
             continue
@@ -811,5 +787,5 @@ def test_chunks_of_one_size_have_their_place_from_the_beginning(tmp_path, locati
     assert sizes == {64 * 64 * 4 + 64 * 16 + 4}, "neither rewritten nor appended to"
     np.testing.assert_array_equal(read(path), values((64, 64)))
     assert shardwrite.verify(path, deep=True).unused_nbytes == 0
-    with open_shard(shardwrite.open_sharded(path).metadata, PosixStore(path), (0, 0)) as opened:
-        assert np.argsort(opened.index.table[:, 0]).tolist() == permutation((8, 8), "F").tolist()
+    offsets = seams.table_of(path, (0, 0))[:, 0]
+    assert np.argsort(offsets).tolist() == permutation((8, 8), "F").tolist()

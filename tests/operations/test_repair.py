@@ -10,6 +10,7 @@ import subprocess
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 from forks import python
@@ -17,7 +18,6 @@ from tiers import some
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.place.base import RECEIPT_NAME
 
 salvage_module = importlib.import_module("shardwrite.operations.salvage")
 repair_module = importlib.import_module("shardwrite.operations.repair")
@@ -115,7 +115,7 @@ def test_only_what_is_bad_is_written_again(path, a):
     }
     assert changed == bad
     assert len(done.quarantined) == 2
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     again = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
     assert (again.tasks, again.result) == ((), None)
     # the receipt still belongs to the run that made the array
@@ -137,14 +137,14 @@ def test_an_interrupted_repair_goes_on(path, a):
     )
     with pytest.raises(InterruptedError):
         shardwrite.repair(path, x)
-    assert path.with_name("x.shardwrite").exists()
+    assert seams.state_beside(path).exists()
     with pytest.raises(shardwrite.JournalError, match="mode"):
         (da.from_array(a, chunks=16) + 1).to_sharded_zarr(path, mode="w", **LAYOUT)
     assert "c/3/0" in {task.key for task in shardwrite.repair(path).tasks} <= bad
     flag.unlink()
     assert shardwrite.repair(path, x).is_done
     assert shardwrite.verify(path, deep=True, against=x).is_good
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 def test_an_array_that_another_program_made(tmp_path, a):
@@ -200,7 +200,7 @@ def test_nobody_updates_a_shard_during_its_salvage(path, a, monkeypatch):
     monkeypatch.setattr(salvage_module, "keep_copy", keep_copy)
     assert len(shardwrite.repair(path, scan=True).salvaged) == len(told) == 1
     assert (path / "c/1/2").read_bytes() == good
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     new.to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
     assert shardwrite.verify(path, deep=True).is_good
 
@@ -227,7 +227,7 @@ def test_a_shard_that_another_program_writes_during_a_salvage_is_left_alone(
             shardwrite.repair(path, scan=True)
     assert (path / "c/1/2").read_bytes() == other != good
     assert not list(path.rglob("*.swtmp"))
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 def test_an_update_beside_a_salvage_that_died(path, a):
@@ -238,11 +238,11 @@ def test_an_update_beside_a_salvage_that_died(path, a):
         f"shardwrite.repair({str(path)!r}, scan=True)"
     )
     assert subprocess.run([*python(), "-c", code], check=False).returncode == 9
-    assert list(path.with_name("x.shardwrite").glob("updates/salvage-*"))
+    assert list(seams.state_beside(path).glob("updates/salvage-*"))
     da.from_array(a[16:32, 32:48] + 1, chunks=16).to_sharded_zarr(
         path, region=(slice(16, 32), slice(32, 48))
     )
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     assert shardwrite.verify(path, deep=True).is_good
 
 
@@ -350,7 +350,7 @@ def test_what_lost_and_empty_are_told_by(path, a):
     (path / "c/0/1").unlink()
     report = shardwrite.verify(path)
     assert (report.n_missing, [p.key for p in report.problems]) == (1, ["c/0/1"])
-    (path / RECEIPT_NAME).unlink()
+    seams.receipt_of(path).unlink()
     report = shardwrite.verify(path)
     assert (report.expected_by, report.n_missing, report.is_good) == ("", 0, True)
     report = shardwrite.verify(path, against=da.from_array(a, chunks=(7, 64)))

@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 from forks import python
@@ -69,7 +70,7 @@ def test_exactly_the_shards_that_differ_are_written_anew(path, a, scheduler):
     kept = [Path(copy).read_bytes() for copy in done.quarantined]
     assert len(kept) == 2, "one of the three had no file"
     assert spoilt in kept
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
     assert shardwrite.repair(path, x, compare=True).tasks == ()
 
 
@@ -152,7 +153,7 @@ def test_a_repair_that_was_killed_looks_anew(path, a, tmp_path, again):
     assert done.is_compared
     assert [task.key for task in done.tasks] == bad
     assert shardwrite.verify(path, deep=True, against=x).is_good
-    assert not path.with_name("x.shardwrite").exists()
+    assert not seams.state_beside(path).exists()
 
 
 def test_a_torn_shard_that_the_killed_repair_had_written(path, a, tmp_path):

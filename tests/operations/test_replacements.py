@@ -8,13 +8,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
 from forks import python
+from helpers import contents
 
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
@@ -26,19 +26,12 @@ SMALL = {"memory_limit": "2kB"}  # so that each shard is a task of its own
 ENDS = Path(__file__).parents[1] / "faults/ends.py"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(path):
     da.from_array(OLD, chunks=5).to_sharded_zarr(path, **LAYOUT)
-    return files_of(path)
-
-
-def files_of(path):
-    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    return contents(path)
 
 
 def beside(path):
@@ -77,7 +70,7 @@ def test_abandon_puts_the_old_array_back(tmp_path, n_good):
     old = make(tmp_path / "x")
     fail(tmp_path / "x", n_good=n_good)
     assert shardwrite.abandon(tmp_path / "x") == [((0, 20), (0, 20))]
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
     assert beside(tmp_path / "x") == []
     assert shardwrite.abandon(tmp_path / "x") == []
 
@@ -87,10 +80,10 @@ def test_the_command_puts_it_back(tmp_path):
     fail(tmp_path / "x")
     shown = CliRunner().invoke(main, ["abandon", str(tmp_path / "x"), "--dry-run"])
     assert shown.output == "0:20,0:20\n"
-    assert files_of(tmp_path / "x") != old
+    assert contents(tmp_path / "x") != old
     done = CliRunner().invoke(main, ["abandon", str(tmp_path / "x")])
     assert (done.exit_code, done.output) == (0, shown.output)
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
 
 
 def test_the_same_call_finishes_it(tmp_path):
@@ -108,7 +101,7 @@ def test_restart_alone_keeps_the_old_array(tmp_path, mode):
     with pytest.raises(JournalError, match=r"(?s)abandon.*mode=\"w\" and restart=True"):
         write(tmp_path / "x", mode=mode, restart=True)
     shardwrite.abandon(tmp_path / "x")
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
 
 
 def test_restart_that_replaces_sets_it_aside_again(tmp_path):
@@ -116,7 +109,7 @@ def test_restart_that_replaces_sets_it_aside_again(tmp_path):
     fail(tmp_path / "x")
     fail(tmp_path / "x", restart=True, shards=20)  # and fails, too
     shardwrite.abandon(tmp_path / "x")
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
     fail(tmp_path / "x")
     write(tmp_path / "x", n_good=99, restart=True)
     np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[:, :], OLD + 7)
@@ -147,7 +140,7 @@ def test_what_was_written_meanwhile_is_not_lost(tmp_path):
     shardwrite.abandon(tmp_path / "x")
     with pytest.raises(SpecError, match="an array exists there"):
         write(tmp_path / "x", mode="w-")
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
 
 
 def test_what_stands_in_the_way_is_named(tmp_path, monkeypatch):
@@ -167,7 +160,7 @@ def test_what_stands_in_the_way_is_named(tmp_path, monkeypatch):
             shardwrite.abandon(tmp_path / "x")
     (tmp_path / "x").rename(tmp_path / "away")
     shardwrite.abandon(tmp_path / "x")
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
 
 
 def test_an_empty_directory_is_no_array(tmp_path):
@@ -199,9 +192,9 @@ def test_conversions(tmp_path, is_tree):
     ends = (src, tmp_path / "dst") if is_tree else (src / "y", target)
     with pytest.raises(shardwrite.ShardwriteError, match="3"):
         shardwrite.reshard(*ends, shards=2, chunks=10, mode="w")
-    assert files_of(target) != old
+    assert contents(target) != old
     shardwrite.abandon(target)
-    assert files_of(target) == old
+    assert contents(target) == old
     assert beside(target) == []
 
 
@@ -212,7 +205,7 @@ def test_store_of_several_arrays(tmp_path):
         shardwrite.store([broken(OLD), broken(OLD + 7)], paths, **LAYOUT, mode="w")
     for path in paths:
         shardwrite.abandon(path)
-    assert [files_of(path) for path in paths] == old
+    assert [contents(path) for path in paths] == old
 
 
 def test_parts(tmp_path):
@@ -221,7 +214,7 @@ def test_parts(tmp_path):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **LAYOUT), mode="w")
     shardwrite.write_part(x, tmp_path / "x", 0, 2)
     shardwrite.abandon(tmp_path / "x")
-    assert files_of(tmp_path / "x") == old
+    assert contents(tmp_path / "x") == old
 
 
 def kills(tmp_path, *arguments):

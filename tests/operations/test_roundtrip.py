@@ -8,6 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,16 +16,7 @@ from tiers import some
 
 import shardwrite
 from shardwrite.encode.reader import ShardReader
-from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.plan_record import RunRecord
-from shardwrite.journal.rundir import RunDirectory
-from shardwrite.place.base import RECEIPT_NAME
-from shardwrite.place.target import resolve_target
-from shardwrite.runs.array_plan import ArrayChunks
-from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.session import GroupGraph, Session, _Blocks
 from shardwrite.stores.posix import PosixStore
-from shardwrite.write.tasks import SourcePieces, write_group
 
 STRATEGIES = ["C", "F", "morton", "append-only"]
 quick = settings(
@@ -148,7 +140,7 @@ def test_fixed_order_bytes_depend_on_the_data_only(tmp_path):
             {
                 str(p.relative_to(path)): p.read_bytes()
                 for p in path.rglob("*")
-                if p.is_file() and p.name != RECEIPT_NAME
+                if p.is_file() and p != seams.receipt_of(path)
             }
         )
     assert all(content == contents[0] for content in contents)
@@ -171,17 +163,6 @@ def test_no_elements(tmp_path, shape):
     assert zarr.open_array(tmp_path / "x", mode="r").shape == shape
 
 
-def tasks_of(graph, name):
-    """Shards that each writing task touches."""
-    found = {}
-    for key, task in graph.layers[name].items() if name in graph.layers else []:
-        if task.func is write_group:
-            found[key] = next(part.box for part in task.args if isinstance(part, SourcePieces))
-        elif any(isinstance(part, _Blocks) for part in task.args):
-            found[key] = next(part.group for part in task.args if isinstance(part, _Blocks))
-    return found
-
-
 @quick
 @given(problems(max_ndim=3), st.sampled_from(["1kB", "100kB", None]))
 def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
@@ -193,30 +174,7 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
         )
     except shardwrite.PlanError:
         return
-    target, ledger = resolve_target(tmp_path / "x", None), Ledger(plan.metadata.grid)
-    record = RunRecord(
-        digest=plan.digest,
-        mode="w-",
-        identity=plan.identity,
-        run="one",
-        replaces=False,
-        durability="full",
-        document_crc32c=0,
-        array="x",
-    )
-    session = Session(
-        Job(ArrayChunks(x), plan, target, RunOptions()),
-        RunDirectory(target, record),
-        "driver",
-        ledger,
-    )
-    builder = GroupGraph(plan, session.spec(), ArrayChunks(x), ledger, "run", shares_memory=False)
-    ranks = range(plan.partition.n_groups)
-    graph, keys = builder.fused(ranks) if plan.partition.is_fused else builder.direct(ranks)
-    boxes = tasks_of(
-        graph, "shardwrite-tasks-run" if plan.partition.is_fused else "shardwrite-commit-run"
-    )
-    assert set(boxes) == set(keys)
+    boxes = seams.tasks_of(x, plan, tmp_path / "x")
     touched = [ref.key for box in boxes.values() for ref in plan.shards_for(box)]
     assert len(touched) == len(set(touched)) == plan.n_shards
     # each task covers its shards whole

@@ -11,6 +11,7 @@ import numpy as np
 import obstore
 import pytest
 from click.testing import CliRunner
+from helpers import contents
 
 import shardwrite
 from shardwrite.cli import main
@@ -30,10 +31,6 @@ def make(root, values=VALUES, code="identity", **changed):
 
 def check(root, values=VALUES):
     np.testing.assert_array_equal(shardwrite.from_precomputed(root, axes="zyx"), values)
-
-
-def files(root):
-    return {path: path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()}
 
 
 def in_place(scale, _):
@@ -62,30 +59,30 @@ def over_it(scale, other):
 @pytest.mark.parametrize("way", in_place(None, None))
 def test_no_scale_is_converted_in_its_place(tmp_path, way):
     scale = make(tmp_path / "v")
-    before = files(tmp_path)
+    before = contents(tmp_path)
     with pytest.raises(SpecError, match=f"{LISTS_IT}.*give another place for what is made of it"):
         in_place(scale, None)[way]()
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     shardwrite.unshard(scale, tmp_path / "a")  # as the error says
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(tmp_path / "a"), VALUES)
 
 
 def test_no_volume_is_converted_in_its_place(tmp_path):
     make(tmp_path / "v")
-    before = files(tmp_path)
+    before = contents(tmp_path)
     with pytest.raises(SpecError, match=f"'{KEY}': {LISTS_IT}"):
         shardwrite.shard(tmp_path / "v", shards=2)
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("way", over_it(None, None))
 def test_nothing_else_is_written_over_a_scale(tmp_path, way):
     scale = make(tmp_path / "v")
     da.ones((8, 8), dtype="u1").to_sharded_zarr(tmp_path / "a", shards=4, chunks=2)
-    before = files(tmp_path)
+    before = contents(tmp_path)
     with pytest.raises(SpecError, match=f"{LISTS_IT}; give another path, or remove the scale"):
         over_it(scale, tmp_path / "a")[way]()
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     check(tmp_path / "v")
 
 
@@ -136,10 +133,10 @@ def test_copies_of_scales_and_volumes_replace_such(tmp_path):
     shardwrite.download(one / KEY, two / KEY, mode="w")
     check(two, other)
     make(tmp_path / "small", VALUES[:4])
-    before = files(two)
+    before = contents(two)
     with pytest.raises(SpecError, match="has another scale of this key"):
         shardwrite.download(tmp_path / "small" / KEY, two / KEY, mode="w")
-    assert files(two) == before
+    assert contents(two) == before
     shardwrite.download(tmp_path / "small", two, mode="w")
     check(two, VALUES[:4])
     shardwrite.download(one / KEY, tmp_path / "alone", mode="w")
@@ -153,7 +150,7 @@ def test_copies_of_scales_and_volumes_replace_such(tmp_path):
 @pytest.mark.parametrize("way", ["shard", "reshard", "unshard"])
 def test_chunks_that_a_hash_scatters_are_no_image(tmp_path, way):
     scale = make(tmp_path / "v", code="murmurhash3_x86_128")
-    before = files(tmp_path)
+    before = contents(tmp_path)
     given = () if way == "unshard" else (2,)
     convert = getattr(shardwrite, way)
     for src, dst in ((scale, tmp_path / "a"), (tmp_path / "v", tmp_path / "a"), (scale, None)):
@@ -161,7 +158,7 @@ def test_chunks_that_a_hash_scatters_are_no_image(tmp_path, way):
             convert(src, dst, *given) if dst is not None else convert(src, None, *given)
     with pytest.raises(SpecError, match="the hash murmurhash3_x86_128"):
         shardwrite.prepare_conversion(scale, tmp_path / "a", 2)
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     # as the error says
     words = ["write", str(tmp_path / "v"), str(tmp_path / "a"), "--shards", "4", "--chunks", "2"]
     done = CliRunner().invoke(main, words)

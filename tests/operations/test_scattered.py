@@ -12,6 +12,7 @@ import numpy as np
 import obstore.store
 import pytest
 from click.testing import CliRunner
+from helpers import Stop, shards_in
 
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
@@ -53,10 +54,6 @@ def check(place, **which):
     np.testing.assert_array_equal(ours, VALUES)
 
 
-class Stop(Exception):  # noqa: N818 (not an error)
-    pass
-
-
 def stop(place, phase, **changed):
     """Interrupt a call while it spools chunks, or while it gathers them."""
     copy, left = copying._copy_shard, iter(range(4))
@@ -86,10 +83,6 @@ def chunks_by_id():
     return {n: box.tobytes() for n, box in zip(ids, boxes, strict=True) if box.any()}
 
 
-def files_of(root):
-    return {path.name: path.read_bytes() for path in Path(root).glob("*.shard")}
-
-
 @pytest.mark.parametrize("encoding", ["raw", "gzip"])
 def test_shards_are_those_of_the_container(tmp_path, encoding):
     sharding = {**SHARDING, "data_encoding": encoding}
@@ -98,7 +91,7 @@ def test_shards_are_those_of_the_container(tmp_path, encoding):
     full["minishard_index_encoding"] = "gzip"
     alone = shardwrite.UInt64Shards(tmp_path / "alone", full)
     alone.write(chunks_by_id(), durability="none")
-    assert files_of(tmp_path / "v" / KEY) == files_of(tmp_path / "alone")
+    assert shards_in(tmp_path / "v" / KEY) == shards_in(tmp_path / "alone")
     info = json.loads((tmp_path / "v" / "info").read_text())
     assert info["scales"][0]["sharding"] == full
     check(tmp_path / "v")
@@ -156,7 +149,7 @@ def test_a_call_that_was_interrupted_goes_on(tmp_path):
     check(root)
     assert {path.name for path in root.iterdir()} == {"info", KEY}
     write(tmp_path / "w")
-    assert files_of(root / KEY) == files_of(tmp_path / "w" / KEY)
+    assert shards_in(root / KEY) == shards_in(tmp_path / "w" / KEY)
 
 
 def test_a_call_that_was_interrupted_is_named(tmp_path):
@@ -211,10 +204,10 @@ def test_a_spool_is_removed_that_a_finished_call_has_left(tmp_path, monkeypatch)
         with pytest.raises(Stop):
             write(tmp_path)
     assert (tmp_path / SPOOL).exists()
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     assert write(tmp_path).n_resumed_shards == 8
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
 
 
 @pytest.mark.parametrize("step", ["make_receipt", pytest.param("end_run", marks=pytest.mark.long)])
@@ -227,18 +220,18 @@ def test_a_call_that_was_interrupted_while_the_scale_was_published(tmp_path, mon
         with pytest.raises(Stop):
             write(tmp_path, durability="none")
     assert (tmp_path / KEY / "zarr.json").exists()
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     assert write(tmp_path, durability="none").n_resumed_shards == 8
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
 
 
 def test_a_lost_shard_is_written_again(tmp_path):
     write(tmp_path)
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     (tmp_path / KEY / "3.shard").unlink()
     write(tmp_path)
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
 
 
@@ -317,7 +310,7 @@ def test_into_a_bucket_and_to_a_directory(tmp_path):
     check(bucket)
     shardwrite.download(bucket, tmp_path / "v")
     check(tmp_path / "v")
-    assert len(files_of(tmp_path / "v" / KEY)) == 8
+    assert len(shards_in(tmp_path / "v" / KEY)) == 8
     shardwrite.upload(tmp_path / "v", other := obstore.store.MemoryStore())
     check(other)
 
@@ -350,7 +343,7 @@ def test_each_shard_of_the_spool_is_opened_once_for_a_shard(tmp_path, monkeypatc
     monkeypatch.setattr(copying, "_MAX_OPEN", 1)
     monkeypatch.setattr(copying, "_PAYLOAD_NBYTES", payload_nbytes)
     write(tmp_path / "many", durability="none")
-    assert files_of(tmp_path / "many" / KEY) == files_of(tmp_path / "few" / KEY)
+    assert shards_in(tmp_path / "many" / KEY) == shards_in(tmp_path / "few" / KEY)
     assert len(opened) <= 8 * 12, "8 shards are gathered out of 12"
 
 
@@ -401,7 +394,7 @@ def test_bad_shards_are_written_again(tmp_path, axes):
     x = da.from_array(values, chunks=9)
     new = {**NEW, "axes": axes, "durability": "none"}
     shardwrite.to_precomputed(x, tmp_path, **new)
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     damage(tmp_path)
     tasks = shardwrite.repair(tmp_path / KEY).tasks
     assert [task.key for task in tasks] == ["3.shard", "5.shard", "6.shard"]
@@ -410,7 +403,7 @@ def test_bad_shards_are_written_again(tmp_path, axes):
     assert repaired.is_done
     assert len(repaired.quarantined) == 2
     assert repaired.result.n_resumed_shards == 5
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY, f"{KEY}.quarantine"}
     assert shardwrite.verify(tmp_path / KEY, against=x, deep=True).is_good
 
@@ -418,7 +411,7 @@ def test_bad_shards_are_written_again(tmp_path, axes):
 @pytest.mark.long
 def test_only_chunks_of_bad_shards_are_spooled(tmp_path, monkeypatch):
     write(tmp_path, durability="none")
-    whole = sum(len(data) for data in files_of(tmp_path / KEY).values())
+    whole = sum(len(data) for data in shards_in(tmp_path / KEY).values())
     (tmp_path / KEY / "3.shard").unlink()
     stop_repair(tmp_path)
     spooled = sum(path.stat().st_size for path in (tmp_path / SPOOL).glob("*.shard"))
@@ -442,14 +435,14 @@ def stop_repair(root):
 def test_a_repair_that_was_interrupted(tmp_path, worse):
     """The spool is used again, unless other shards are bad by then."""
     write(tmp_path, durability="none")
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     damage(tmp_path)
     stop_repair(tmp_path)
     assert (tmp_path / SPOOL).exists()
     if worse:
         (tmp_path / KEY / "0.shard").unlink()
     assert shardwrite.repair(tmp_path / KEY, source(), durability="none").is_done
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
     assert not (tmp_path / SPOOL).exists()
 
 
@@ -464,21 +457,21 @@ def test_the_run_of_another_plan_is_found_before_anything_is_spooled(tmp_path):
     check(tmp_path)
     damage(tmp_path)
     stop_repair(tmp_path)
-    spooled = files_of(tmp_path / SPOOL)
+    spooled = shards_in(tmp_path / SPOOL)
     with pytest.raises(JournalError, match="another plan was begun"):
         shardwrite.repair(tmp_path / KEY, source(VALUES + 1), durability="none")
-    assert files_of(tmp_path / SPOOL) == spooled != {}
+    assert shards_in(tmp_path / SPOOL) == spooled != {}
 
 
 @pytest.mark.long
 def test_a_repair_is_given_up(tmp_path):
     write(tmp_path, durability="none")
     damage(tmp_path)
-    there = files_of(tmp_path / KEY)
+    there = shards_in(tmp_path / KEY)
     stop_repair(tmp_path)
     shardwrite.abandon(tmp_path / KEY)
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY, f"{KEY}.quarantine"}
-    assert files_of(tmp_path / KEY) == there
+    assert shards_in(tmp_path / KEY) == there
 
 
 @pytest.mark.long
@@ -525,14 +518,14 @@ def test_a_scale_that_names_no_volume_is_not_repaired(tmp_path):
 def test_what_such_a_scale_does_not_take(tmp_path):
     """It is refused by name, with what to do instead."""
     write(tmp_path, durability="none")
-    before = files_of(tmp_path / KEY)
+    before = shards_in(tmp_path / KEY)
     for change in (
         lambda: shardwrite.write_region(VALUES[:5], tmp_path / KEY, region=np.s_[:5]),
         lambda: shardwrite.erase(tmp_path / KEY, np.s_[:5]),
     ):
         with pytest.raises(SpecError, match=r"not updated.*under another key"):
             change()
-    assert files_of(tmp_path / KEY) == before
+    assert shards_in(tmp_path / KEY) == before
     for command, told in (("info", "[14, 21, 30]"), ("census", "8")):
         found = CliRunner().invoke(main, [command, str(tmp_path / KEY)])
         assert found.exit_code == 0, found.output

@@ -7,21 +7,19 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 from forks import python
+from helpers import Stop, shards_in, stop
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, PlanError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.place.target import resolve_target
-from shardwrite.slurm.status import status
 from shardwrite.sources import as_dask, open_source
 from shardwrite.volumes import hashed
 from shardwrite.write import copying
@@ -68,21 +66,17 @@ def round_of_parts(root):
     return [part(root, number) for number in range(N)]
 
 
-def files_of(root):
-    return {path.name: path.read_bytes() for path in Path(root).glob("*.shard")}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Files and result of one call."""
     root = tmp_path_factory.mktemp("undisturbed")
     result = shardwrite.to_precomputed(source(), root, durability="none", **NEW)
-    return files_of(root / KEY), result
+    return shards_in(root / KEY), result
 
 
 def check(root, undisturbed, result=None):
     """The scale is that of one call, and nothing else is left."""
-    assert files_of(root / KEY) == undisturbed[0]
+    assert shards_in(root / KEY) == undisturbed[0]
     assert {path.name for path in root.iterdir()} == {"info", KEY}
     assert [one["key"] for one in json.loads((root / "info").read_text())["scales"]] == [KEY]
     if result is not None:
@@ -92,14 +86,6 @@ def check(root, undisturbed, result=None):
         assert result.path == str(root / KEY)
 
 
-class Stop(Exception):  # noqa: N818 (not an error)
-    pass
-
-
-def stop(*_):
-    raise Stop
-
-
 @pytest.mark.parametrize("n_rounds", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_parts_make_what_one_call_makes(tmp_path, undisturbed, n_rounds):
     root = tmp_path / "v"
@@ -107,7 +93,7 @@ def test_parts_make_what_one_call_makes(tmp_path, undisturbed, n_rounds):
     spooled = round_of_parts(root)
     assert {done.path for done in spooled} == {str(root / KEY)}
     assert all(done.n_shards for done in spooled)
-    assert sum(done.n_shards for done in spooled) == len(files_of(root / SPOOL)) == 12
+    assert sum(done.n_shards for done in spooled) == len(shards_in(root / SPOOL)) == 12
     if n_rounds == 2:
         assert sorted(done.n_shards for done in round_of_parts(root)) == [2, 3, 3]
     assert not (root / "info").exists()
@@ -130,7 +116,7 @@ def test_a_part_that_was_never_written_is_named(tmp_path, undisturbed):
             shardwrite.finalize(tmp_path / KEY, n_parts=N)
         assert caught.value.fields["parts"] == [1]
         part(tmp_path, 2)  # which has nothing to spool, and cannot gather yet
-    assert not files_of(tmp_path / KEY)
+    assert not shards_in(tmp_path / KEY)
     part(tmp_path, 1)
     check(tmp_path, undisturbed, shardwrite.finalize(tmp_path / KEY, n_parts=N))
 
@@ -142,14 +128,14 @@ def test_parts_that_were_interrupted_go_on(tmp_path, undisturbed):
     with dask.config.set(num_workers=1):
         with pytest.raises(Stop):
             part(tmp_path, 0, 2, progress=stop)
-        before = len(files_of(tmp_path / SPOOL))
+        before = len(shards_in(tmp_path / SPOOL))
         assert 1 <= before < 6
         assert part(tmp_path, 0, 2).n_resumed_shards == before
         round_of_parts(tmp_path)
         with pytest.raises(Stop):
             part(tmp_path, 1, 2, progress=stop)
-        assert 1 <= len(files_of(tmp_path / KEY)) < 4
-        assert part(tmp_path, 1, 2).n_resumed_shards == len(files_of(tmp_path / KEY)) - 3
+        assert 1 <= len(shards_in(tmp_path / KEY)) < 4
+        assert part(tmp_path, 1, 2).n_resumed_shards == len(shards_in(tmp_path / KEY)) - 3
         with pytest.raises(Stop):
             shardwrite.finalize(tmp_path / KEY, progress=stop)
     assert not (tmp_path / "info").exists()
@@ -165,9 +151,9 @@ def test_a_stop_on_request(tmp_path, undisturbed):
     round_of_parts(tmp_path)
     try:
         with pytest.raises(IncompleteError, match=r"run the same command again to go on"):
-            shardwrite.finalize(tmp_path / KEY, progress=lambda _: request_drain())
+            shardwrite.finalize(tmp_path / KEY, progress=lambda _: seams.request_stop())
     finally:
-        reset_drain()
+        seams.forget_stop()
     check(tmp_path, undisturbed, shardwrite.finalize(tmp_path / KEY))
 
 
@@ -224,7 +210,7 @@ def test_a_damaged_spool_is_written_again(tmp_path, undisturbed):
     with pytest.raises(IncompleteError) as caught:
         part(tmp_path, good)
     assert caught.value.fields["parts"] == bad
-    assert not files_of(tmp_path / KEY)
+    assert not shards_in(tmp_path / KEY)
     for number in bad:
         part(tmp_path, number)
     check(tmp_path, undisturbed, shardwrite.finalize(tmp_path / KEY, n_parts=N))
@@ -234,7 +220,7 @@ def test_a_damaged_spool_is_written_again(tmp_path, undisturbed):
 def test_a_spool_that_is_gone(tmp_path, undisturbed):
     prepare(tmp_path)
     round_of_parts(tmp_path)
-    hashed.remove_spool(resolve_target(tmp_path / SPOOL, None))
+    hashed.remove_spool(seams.target_of(tmp_path / SPOOL))
     for call in (lambda: part(tmp_path, 0), lambda: shardwrite.finalize(tmp_path / KEY)):
         with pytest.raises(JournalError, match=r"spool of .* is gone.*prepare with restart=True"):
             call()
@@ -247,7 +233,7 @@ def test_a_spool_that_is_gone(tmp_path, undisturbed):
 def test_what_is_in_the_way_is_refused_before_anything_is_begun(tmp_path, undisturbed):
     prepare(tmp_path)
     part(tmp_path, 0)
-    there = files_of(tmp_path / SPOOL)
+    there = shards_in(tmp_path / SPOOL)
     for changed in ({"chunks": 6, "memory_limit": "1MB"}, {"source_id": "other"}):
         with pytest.raises(JournalError, match="another plan was begun"):
             prepare(tmp_path, **changed)
@@ -261,7 +247,7 @@ def test_what_is_in_the_way_is_refused_before_anything_is_begun(tmp_path, undist
     ):
         with pytest.raises(SpecError, match=r"spool of a scale.*path of the scale"):
             call()
-    assert files_of(tmp_path / SPOOL) == there
+    assert shards_in(tmp_path / SPOOL) == there
     round_of_parts(tmp_path)
     shardwrite.finalize(tmp_path / KEY)
     with pytest.raises(SpecError, match="an array exists there"):
@@ -325,7 +311,7 @@ def test_memory_is_planned(tmp_path, monkeypatch):
         part(tmp_path, 0, memory_limit="50kB")
     with pytest.raises(PlanError, match="gathers chunks out of the spool"):
         plan(sharding={**SHARDING, "shard_bits": 0})
-    assert files_of(tmp_path / KEY) == {}
+    assert shards_in(tmp_path / KEY) == {}
     assert shardwrite.finalize(tmp_path / KEY).n_shards == 8
 
 
@@ -344,7 +330,7 @@ def test_progress_is_told(tmp_path):
         return CliRunner().invoke(main, command).output.split(":")[1].split(" groups")[0].strip()
 
     def done():
-        found = status(resolve_target(tmp_path / KEY, None))
+        found = seams.status_of(tmp_path / KEY)
         return found.n_done_shards, found.n_shards, found.raw_nbytes > VALUES.nbytes
 
     assert (groups(), done()) == (str(len(made.part(1, N).groups)), (0, 20, True))
@@ -356,7 +342,7 @@ def test_progress_is_told(tmp_path):
     assert done() == (12 + n_gathered, 20, True)
     ended = CliRunner().invoke(main, ["finalize", str(tmp_path / KEY), "--parts", "3", "--json"])
     assert json.loads(ended.output)["n_chunks"] == 90
-    assert status(resolve_target(tmp_path / KEY, None)).is_whole
+    assert seams.status_of(tmp_path / KEY).is_whole
 
 
 PROGRAM = """

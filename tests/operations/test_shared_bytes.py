@@ -26,10 +26,7 @@ STRATEGIES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(path, compressors, location="end"):

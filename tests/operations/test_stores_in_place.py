@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
+from helpers import contents
 
 import shardwrite
 from shardwrite import SpecError
@@ -42,10 +43,6 @@ def notes_of(path):
     return zarr.open_group(path, mode="r").attrs.get("notes")
 
 
-def state(path):
-    return {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
-
-
 def check_values(path):
     root = zarr.open_group(path, mode="r")
     np.testing.assert_array_equal(root["0/vertices"][...], VALUES)
@@ -65,9 +62,9 @@ def test_there_other_shards_and_back(tmp_path, zarr_format):
     check_values(path)
     encoded = payloads(path / "0/vertices")
 
-    before = state(path)
+    before = contents(path)
     assert shardwrite.shard_store(path, 2).is_skipped
-    assert state(path) == before
+    assert contents(path) == before
 
     shardwrite.reshard(path, 4)
     assert shards_of(path) == {"vertices": (4, 4, 4), "single": (4, 4, 4), "table": (20,)}
@@ -79,9 +76,9 @@ def test_there_other_shards_and_back(tmp_path, zarr_format):
     assert payloads(path / "0/vertices") == encoded
     assert notes_of(path) is None
     check_values(path)
-    before = state(path)
+    before = contents(path)
     assert shardwrite.unshard_store(path).is_skipped
-    assert state(path) == before
+    assert contents(path) == before
     assert [p.name for p in tmp_path.iterdir()] == ["scan"]
 
 
@@ -156,11 +153,11 @@ def test_the_long_form_writes_no_note(tmp_path):
 @pytest.mark.parametrize("shape", [0, True, (2, 0, 2), (), (2, 2), (2.5, 2, 2)])
 def test_bad_shapes_change_nothing(tmp_path, shape):
     path = scan(tmp_path / "scan")
-    before = state(path)
+    before = contents(path)
     with pytest.raises(SpecError) as caught:
         shardwrite.shard_store(path, shape)
     assert caught.value.field == "shards"
-    assert state(path) == before
+    assert contents(path) == before
     assert [p.name for p in tmp_path.iterdir()] == ["scan"]
 
 
@@ -169,11 +166,11 @@ def test_other_mistakes_change_nothing(tmp_path):
     with pytest.raises(SpecError, match="shards is given too"):
         shardwrite.reshard(path, 4, 4)
     zarr.open_group(path).attrs["notes"] = 3
-    before = state(path)
+    before = contents(path)
     with pytest.raises(SpecError, match="no text and no list") as caught:
         shardwrite.shard_store(path, 2)
     assert caught.value.field == "notes"
-    assert state(path) == before
+    assert contents(path) == before
     with pytest.raises(SpecError, match="no such directory"):
         shardwrite.shard_store(tmp_path / "other")
     (path / "zarr.json").unlink()

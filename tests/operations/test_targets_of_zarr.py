@@ -13,6 +13,7 @@ import numpy as np
 import obstore
 import pytest
 import zarr
+from helpers import Stop, stop
 from zarr.codecs import ShardingCodecIndexLocation
 from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
@@ -294,20 +295,12 @@ def test_mode_r_plus_needs_an_array(store, x):
     np.testing.assert_array_equal(zarr.open_array(store, path="x")[:2], VALUES[:2])
 
 
-class NotNowError(Exception):
-    """Ends a run."""
-
-
-def stop(report):
-    raise NotNowError
-
-
 @pytest.mark.parametrize("publish", ["last", "first"])
 def test_a_run_in_mode_a_goes_on(store, x, publish):
     """Also where readers see the array already: it is the run's own, and no array to fill."""
     call = {"name": "x", "mode": "a", "memory_limit": "10kB", "publish": publish, **SIZES}
     x = x.rechunk((10, 30))
-    with pytest.raises(NotNowError):
+    with pytest.raises(Stop):
         x.to_sharded_zarr(store, progress=stop, **call)
     result = x.to_sharded_zarr(store, **call)
     assert 0 < result.n_resumed_shards < 6
@@ -318,7 +311,7 @@ def test_an_interrupted_fill_goes_on(store, x):
     array = make(store)
     call = {"source_id": "it", "memory_limit": "10kB"}
     x = x.rechunk((10, 30))
-    with pytest.raises(NotNowError):
+    with pytest.raises(Stop):
         x.to_sharded_zarr(array, progress=stop, **call)
     assert 0 < x.to_sharded_zarr(array, **call).n_resumed_shards < 6
     np.testing.assert_array_equal(array[...], VALUES)

@@ -8,11 +8,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 from shardwrite.encode.unit import ShardBatches
 from shardwrite.plan import estimate
-from shardwrite.runs import execute
 
 N = 2**18
 SLACK_NBYTES = 2 * 2**20
@@ -93,13 +93,7 @@ def test_the_size_of_batches_does_not_change_the_bytes(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_an_update_of_a_shard_of_tiny_chunks(tmp_path, monkeypatch):
     told = []
-    begin = execute.begin
-
-    def noting(jobs, *rest):
-        told.extend(jobs)
-        return begin(jobs, *rest)
-
-    monkeypatch.setattr(execute, "begin", noting)
+    seams.before(monkeypatch, "begin runs", lambda jobs, *_: told.extend(jobs))
 
     def call(n):
         y = source(n)[: n // 2] + 1

@@ -23,10 +23,12 @@ import dask.array as da
 import numpy as np
 import obstore.store
 import pytest
+import seams
 import xarray as xr
 import zarr
 from click.testing import CliRunner
 from forks import python
+from helpers import Stop
 from tiers import some
 
 import shardwrite
@@ -39,7 +41,6 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
 )
-from shardwrite.journal import lease
 from shardwrite.volumes import precomputed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -443,7 +444,7 @@ def test_a_temporary_of_the_info_that_cannot_be_removed(tmp_path, monkeypatch):
 
 def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
     """Drafts of claims are directories or files; that of a process that lives stays."""
-    beside, living = tmp_path / "v" / "info.shardwrite", lease.signature()
+    beside, living = tmp_path / "v" / "info.shardwrite", seams.signature()
     maker, _, machine = living.rsplit(",", 2)
     dead = f"{maker},1,{machine}"  # it had started at another time
     for name in (f"draft-a,{dead}", f"draft-b,{living}", f"draft-c,{dead}"):
@@ -1028,10 +1029,6 @@ def test_scales_that_do_not_fit_are_refused(tmp_path, scales, offset, says):
         shardwrite.to_precomputed(x, tmp_path / "v", **keywords)
     assert caught.value.field == "scales"
     assert not (tmp_path / "v").exists()
-
-
-class Stop(Exception):  # noqa: N818 (not an error)
-    pass
 
 
 def interrupted(place, **changed):

@@ -14,14 +14,15 @@ import numpy as np
 import obstore
 import obstore.store
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
+from helpers import Stop, digests
 from zarr.codecs import GzipCodec, ShardingCodec
 
 import shardwrite
 from shardwrite import ChangedError, CorruptShardError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.place.target import resolve_target
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.volumes.documents import replace_info
 
@@ -60,16 +61,6 @@ def make_hierarchy(path, *, is_consolidated=True):
         zarr.consolidate_metadata(path)
 
 
-def in_directory(path):
-    """SHA-256 of each file by its key. A receipt is another one in each copy."""
-    found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-    return {
-        key: hashlib.sha256(file.read_bytes()).hexdigest()
-        for key, file in found.items()
-        if file.name != RECEIPT
-    }
-
-
 def keys(store):
     return sorted(one["path"] for some in obstore.list(store) for one in some)
 
@@ -101,7 +92,7 @@ def bucket():
 )
 def test_an_array_there_and_back(tmp_path, bucket, options):
     make_array(tmp_path / "a", **options)
-    wanted = in_directory(tmp_path / "a")
+    wanted = digests(tmp_path / "a")
     done = shardwrite.upload(tmp_path / "a", bucket)
     n_objects = len(wanted) - 1
     assert (done.n_objects, done.n_resumed, done.n_groups) == (n_objects, 0, 0)
@@ -111,7 +102,7 @@ def test_an_array_there_and_back(tmp_path, bucket, options):
     assert in_bucket(bucket) == wanted
     assert shardwrite.verify(bucket, deep=True, against=tmp_path / "a").is_good
     shardwrite.download(bucket, tmp_path / "b")
-    assert in_directory(tmp_path / "b") == wanted
+    assert digests(tmp_path / "b") == wanted
     assert shardwrite.verify(tmp_path / "b", deep=True).is_good
     assert sorted(os.listdir(tmp_path)) == ["a", "b"], "no state of a run is left"
 
@@ -141,17 +132,17 @@ def test_odd_arrays_there_and_back(tmp_path, bucket, odd):
         zarr.create(store=tmp_path / "a", **given)[...] = VALUES[:8, :8]
     else:
         zarr.create_array(tmp_path / "a", **given)
-    wanted = in_directory(tmp_path / "a")
+    wanted = digests(tmp_path / "a")
     shardwrite.upload(tmp_path / "a", bucket)
     assert in_bucket(bucket) == wanted
     shardwrite.download(bucket, tmp_path / "b")
-    assert in_directory(tmp_path / "b") == wanted
+    assert digests(tmp_path / "b") == wanted
 
 
 @pytest.mark.parametrize("is_consolidated", [True, False])
 def test_a_hierarchy_there_and_back(tmp_path, bucket, is_consolidated):
     make_hierarchy(tmp_path / "h", is_consolidated=is_consolidated)
-    wanted = in_directory(tmp_path / "h")
+    wanted = digests(tmp_path / "h")
     done = shardwrite.upload(tmp_path / "h", bucket)
     assert [array.name for array in done.arrays] == [
         "deep/nested", "images/dots", "images/plain", "scalar",
@@ -161,7 +152,7 @@ def test_a_hierarchy_there_and_back(tmp_path, bucket, is_consolidated):
     again = shardwrite.upload(tmp_path / "h", bucket)
     assert again.n_objects == done.n_objects
     shardwrite.download(bucket, tmp_path / "b" / "h")
-    assert in_directory(tmp_path / "b" / "h") == wanted
+    assert digests(tmp_path / "b" / "h") == wanted
     found = zarr.open_group(tmp_path / "b" / "h", use_consolidated=is_consolidated or None)
     np.testing.assert_array_equal(found["images/dots"][...], VALUES[:8, :8])
 
@@ -171,14 +162,10 @@ def test_a_copy_in_an_existing_hierarchy_is_entered_above(tmp_path):
     zarr.create_group(tmp_path / "all")
     zarr.consolidate_metadata(tmp_path / "all")
     shardwrite.download(tmp_path / "h", tmp_path / "all" / "copy")
-    assert in_directory(tmp_path / "all" / "copy") == in_directory(tmp_path / "h")
+    assert digests(tmp_path / "all" / "copy") == digests(tmp_path / "h")
     listed = json.loads((tmp_path / "all" / "zarr.json").read_text())["consolidated_metadata"]
     assert {"copy", "copy/images", "copy/images/dots", "copy/scalar"} <= set(listed["metadata"])
     assert "copy/deep/nested" not in listed["metadata"], "its group has no document"
-
-
-class Stop(Exception):  # noqa: N818 (it is none)
-    pass
 
 
 def stopping_after(n):
@@ -222,36 +209,33 @@ def test_resumed_without_sending_anything_twice(tmp_path, bucket, puts):
     n_objects = done.n_objects
     assert done.n_resumed >= n_before
     assert len(puts) == len(set(puts)) == n_objects
-    assert in_bucket(bucket) == in_directory(tmp_path / "h")
+    assert in_bucket(bucket) == digests(tmp_path / "h")
 
 
 def test_a_call_that_stops_between_arrays_and_groups_goes_on(tmp_path, bucket, puts, monkeypatch):
     make_hierarchy(tmp_path / "h")
-    from shardwrite.convert import transferring
+    n = []
 
-    put, n = transferring.put_document, []
-
-    def stop(place, data, durability):
+    def stop(place, *_):
         n.append(place)
         if len(n) == 3:
             raise Stop
-        put(place, data, durability)
 
-    monkeypatch.setattr(transferring, "put_document", stop)
+    seams.before(monkeypatch, "put a document", stop)
     with pytest.raises(Stop):
         shardwrite.upload(tmp_path / "h", bucket)
     assert "zarr.json" not in keys(bucket), "the root is the last"
     n_before = len(puts)
     shardwrite.upload(tmp_path / "h", bucket)
     assert len(puts) == n_before
-    assert in_bucket(bucket) == in_directory(tmp_path / "h")
+    assert in_bucket(bucket) == digests(tmp_path / "h")
 
 
 @pytest.mark.parametrize("damage", ["torn", "index", "empty"])
 def test_a_bad_shard_is_told_and_nothing_is_published(tmp_path, bucket, damage):
     make_array(tmp_path / "h" / "a")
     make_array(tmp_path / "h" / "b")
-    wanted = in_directory(tmp_path / "h")
+    wanted = digests(tmp_path / "h")
     shard = tmp_path / "h" / "a" / "c" / "1" / "0"
     whole = shard.read_bytes()
     bad = {"torn": whole[:-9], "index": whole[:-20] + bytes(16) + whole[-4:], "empty": b""}[damage]
@@ -292,7 +276,7 @@ def test_what_is_lost_before_the_end_is_sent_again(tmp_path, bucket, puts, loss,
     n_refused = int(loss == "replaced")  # as an object stands there, which is looked at then
     assert puts.count("c/2/1") == 2 + n_refused
     assert len(puts) == len(set(puts)) + 1 + n_refused
-    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+    assert in_bucket(bucket) == digests(tmp_path / "a")
 
 
 def test_what_exists_is_refused_and_replaced_on_request(tmp_path, bucket):
@@ -306,7 +290,7 @@ def test_what_exists_is_refused_and_replaced_on_request(tmp_path, bucket):
             shardwrite.upload(tmp_path / other, bucket)
         assert in_bucket(bucket) == before
     shardwrite.upload(tmp_path / "b", bucket, mode="w")
-    assert in_bucket(bucket, "zarr.json") == in_directory(tmp_path / "b")
+    assert in_bucket(bucket, "zarr.json") == digests(tmp_path / "b")
     groups = obstore.store.MemoryStore()
     shardwrite.upload(tmp_path / "h", groups)
     zarr.open_group(tmp_path / "h", mode="a").attrs["title"] = "another"
@@ -314,7 +298,7 @@ def test_what_exists_is_refused_and_replaced_on_request(tmp_path, bucket):
         shardwrite.upload(tmp_path / "h", groups)
     shardwrite.upload(tmp_path / "h", groups, mode="w")
     documents = [key for key in keys(groups) if key.endswith("zarr.json")]
-    assert in_bucket(groups, *documents) == in_directory(tmp_path / "h")
+    assert in_bucket(groups, *documents) == digests(tmp_path / "h")
 
 
 def test_what_is_not_copied_as_it_is(tmp_path, bucket):
@@ -356,13 +340,14 @@ def scales_in(store):
 
 def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     make_volume(tmp_path / "v", 1, 2)
-    from shardwrite.convert import transferring
 
     with monkeypatch.context() as patched:
-        patched.setattr(transferring, "replace_info", lambda *_: stopping_after(1)(None))
+        patched.setattr(
+            *seams.step("replace the info of a volume"), lambda *_: stopping_after(1)(None)
+        )
         with pytest.raises(Stop):
             shardwrite.upload(tmp_path / "v", bucket)
-    wanted = in_directory(tmp_path / "v")
+    wanted = digests(tmp_path / "v")
     assert set(wanted) - set(in_bucket(bucket)) == {"info"}, "it is the last"
     n_before = len(puts)
     done = shardwrite.upload(tmp_path / "v", bucket)
@@ -370,7 +355,7 @@ def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     assert done.left_out == ()
     assert in_bucket(bucket) == wanted
     shardwrite.download(bucket, tmp_path / "w")
-    assert in_directory(tmp_path / "w") == wanted
+    assert digests(tmp_path / "w") == wanted
     ours = shardwrite.from_precomputed(tmp_path / "w", scale="4_4_40", axes="zyx")
     np.testing.assert_array_equal(ours[0], VALUES % 7)
     make_volume(tmp_path / "v", 4)
@@ -379,7 +364,7 @@ def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     shardwrite.upload(tmp_path / "v", bucket)
     assert puts[-1] == "info"
     assert {name.split("/")[0] for name in puts[n_before:-1]} == {"16_16_40"}, "one more scale"
-    assert in_bucket(bucket) == in_directory(tmp_path / "v")
+    assert in_bucket(bucket) == digests(tmp_path / "v")
     assert plan.requests_to_target.n_put == plan.n_objects + 3 * 3 + 1 + 4
 
 
@@ -393,7 +378,7 @@ def test_volumes_that_are_not_copied_as_they_are(tmp_path, bucket):
         shardwrite.upload(tmp_path / "v", bucket)
     assert in_bucket(bucket) == before
     shardwrite.upload(tmp_path / "v", bucket, mode="w")
-    assert in_bucket(bucket)["info"] == in_directory(tmp_path / "v")["info"]
+    assert in_bucket(bucket)["info"] == digests(tmp_path / "v")["info"]
     document = json.loads(info.read_text())
     foreign = {**document["scales"][0], "key": "files", "sharding": None}
     info.write_text(json.dumps({**document, "scales": [*document["scales"], foreign]}))
@@ -436,7 +421,7 @@ def test_an_info_that_changes_while_it_is_replaced(bucket):
         return b"and ours: " + (old or b"")
 
     # Processes on several machines share no directory in which one of them could hold a claim.
-    replace_info(replace(resolve_target(bucket, None), in_store=True), change, "none")
+    replace_info(replace(seams.target_of(bucket), in_store=True), change, "none")
     assert seen == [None, b"of another process"]
     assert bytes(bucket.get("info").bytes()) == b"and ours: of another process"
 
@@ -457,7 +442,7 @@ def test_nobody_reads_a_volume_by_the_info_of_the_one_before(tmp_path, bucket):
         shardwrite.upload(tmp_path / "v", bucket, mode="w", progress=stopping_after(1))
     assert scales_in(bucket) == []
     shardwrite.upload(tmp_path / "v", bucket, mode="w")
-    assert in_bucket(bucket)["info"] == in_directory(tmp_path / "v")["info"]
+    assert in_bucket(bucket)["info"] == digests(tmp_path / "v")["info"]
 
 
 def test_two_sources_at_once(tmp_path, puts):
@@ -474,7 +459,7 @@ def test_two_sources_at_once(tmp_path, puts):
             shardwrite.upload(tmp_path / "b", bucket)
         assert not (tmp_path / "there" / "zarr.json").exists()
         shardwrite.upload(tmp_path / "a", bucket)
-    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+    assert in_bucket(bucket) == digests(tmp_path / "a")
     assert not (tmp_path / "a.upload.shardwrite").exists()
 
 
@@ -501,7 +486,7 @@ def test_in_processes(tmp_path):
     with dask.config.set(scheduler="processes", num_workers=2):
         shardwrite.upload(tmp_path / "h", bucket)
         shardwrite.download(bucket, tmp_path / "b")
-    assert in_bucket(bucket) == in_directory(tmp_path / "h") == in_directory(tmp_path / "b")
+    assert in_bucket(bucket) == digests(tmp_path / "h") == digests(tmp_path / "b")
 
 
 def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, bucket, monkeypatch):
@@ -523,7 +508,7 @@ def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, b
     with dask.config.set({"scheduler": "sync"}):
         shardwrite.upload(tmp_path / "a", bucket)
     assert times
-    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+    assert in_bucket(bucket) == digests(tmp_path / "a")
 
 
 def changed_by(how, path):
@@ -551,7 +536,7 @@ def test_a_source_that_changes_is_copied_as_it_is_in_the_end(tmp_path, bucket, o
 
     with dask.config.set(scheduler="sync"):
         shardwrite.upload(tmp_path / "a", bucket, progress=change)
-    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+    assert in_bucket(bucket) == digests(tmp_path / "a")
 
 
 def test_an_object_that_is_removed_while_it_is_copied_is_told(tmp_path, bucket):
@@ -580,7 +565,7 @@ def test_a_source_that_changed_between_two_calls_is_copied_as_it_is(tmp_path, bu
         changed_by("values", tmp_path / "a")
         done = shardwrite.upload(tmp_path / "a", bucket)
     assert done.n_resumed
-    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+    assert in_bucket(bucket) == digests(tmp_path / "a")
 
 
 def consumed_to(path):
@@ -591,10 +576,10 @@ def consumed_to(path):
 @pytest.mark.parametrize("options", [{}, {"shards": None}], ids=["sharded", "plain"])
 def test_a_source_is_consumed(tmp_path, options):
     make_array(tmp_path / "a", **options)
-    wanted = in_directory(tmp_path / "a")
+    wanted = digests(tmp_path / "a")
     done = shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
     assert done.n_removed == done.n_objects == len(wanted) - 1
-    assert in_directory(tmp_path / "b") == wanted
+    assert digests(tmp_path / "b") == wanted
     assert sorted(os.listdir(tmp_path)) == ["b"]
     again = shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
     assert (again.n_removed, again.n_objects) == (0, done.n_objects)
@@ -603,7 +588,7 @@ def test_a_source_is_consumed(tmp_path, options):
 def test_a_source_is_consumed_step_by_step(tmp_path):
     """Whenever it stops, each object is in one of both places, and the same call goes on."""
     make_array(tmp_path / "a", shards=None)
-    wanted, url = in_directory(tmp_path / "a"), consumed_to(tmp_path / "b")
+    wanted, url = digests(tmp_path / "a"), consumed_to(tmp_path / "b")
     n_stops = 0
     with dask.config.set(scheduler="sync"):
         while True:
@@ -611,7 +596,7 @@ def test_a_source_is_consumed_step_by_step(tmp_path):
                 shardwrite.upload(tmp_path / "a", url, consume=True, progress=stopping_after(1))
             except Stop:
                 n_stops += 1
-                found = in_directory(tmp_path / "b") | in_directory(tmp_path / "a")
+                found = digests(tmp_path / "b") | digests(tmp_path / "a")
                 both = {key: value for key, value in found.items() if key.startswith("c/")}
                 assert both == {key: value for key, value in wanted.items() if key != "zarr.json"}
                 with pytest.raises(SpecError):
@@ -622,7 +607,7 @@ def test_a_source_is_consumed_step_by_step(tmp_path):
                 shardwrite.upload(tmp_path / "a", url, consume=True)
                 break
     assert n_stops
-    assert in_directory(tmp_path / "b") == wanted
+    assert digests(tmp_path / "b") == wanted
     assert sorted(os.listdir(tmp_path)) == ["b"]
 
 
@@ -631,7 +616,7 @@ def test_a_copy_that_differs_removes_nothing(tmp_path, monkeypatch):
     from shardwrite.write.emitter import Emitter
 
     make_array(tmp_path / "a")
-    wanted, whole = in_directory(tmp_path / "a"), Emitter.whole
+    wanted, whole = digests(tmp_path / "a"), Emitter.whole
 
     def changed(self, reader, table):
         written = whole(self, reader, table)
@@ -645,14 +630,14 @@ def test_a_copy_that_differs_removes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(Emitter, "whole", changed)
     with pytest.raises(CorruptShardError, match="not the same as in the source"):
         shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
-    found = {key for key in in_directory(tmp_path / "a") if key.startswith("c/")}
+    found = {key for key in digests(tmp_path / "a") if key.startswith("c/")}
     assert found == set(wanted) - {"zarr.json"}
 
 
 def test_what_is_not_consumed(tmp_path, bucket):
     make_array(tmp_path / "a")
     make_hierarchy(tmp_path / "h")
-    before = in_directory(tmp_path)
+    before = digests(tmp_path)
     for words, told in (
         (("a", bucket), "would not be durable"),
         (("h", consumed_to(tmp_path / "b")), "no single array"),
@@ -664,7 +649,7 @@ def test_what_is_not_consumed(tmp_path, bucket):
         shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True, mode="w")
     with pytest.raises(SpecError, match="True or False"):
         shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=1)
-    assert in_directory(tmp_path) == before
+    assert digests(tmp_path) == before
 
 
 @pytest.mark.compat
@@ -698,7 +683,7 @@ def test_commands(tmp_path):
     assert "objects" in run("upload", tmp_path / "h", url)
     told = json.loads(run("download", url, tmp_path / "b", "--json"))
     assert told["n_objects"] == sum(array["result"]["n_shards"] for array in told["arrays"])
-    assert in_directory(tmp_path / "b") == in_directory(tmp_path / "h")
+    assert digests(tmp_path / "b") == digests(tmp_path / "h")
     done = CliRunner().invoke(main, ["upload", str(tmp_path / "h"), str(tmp_path / "x")])
     assert done.exit_code != 0
     assert "download copies to a directory" in done.output
@@ -708,7 +693,7 @@ def test_commands(tmp_path):
 def test_a_scale_of_a_volume_is_not_consumed(tmp_path):
     """Its info would go on to list it."""
     make_volume(tmp_path / "v", 1)
-    before = in_directory(tmp_path / "v")
+    before = digests(tmp_path / "v")
     for call in (
         lambda: shardwrite.upload(tmp_path / "v/4_4_40", consumed_to(tmp_path / "b"), consume=True),
         lambda: shardwrite.unshard(
@@ -717,7 +702,7 @@ def test_a_scale_of_a_volume_is_not_consumed(tmp_path):
     ):
         with pytest.raises(SpecError, match=r"whose info would go on.*leave consume out"):
             call()
-    assert in_directory(tmp_path / "v") == before
+    assert digests(tmp_path / "v") == before
 
 
 def test_a_source_that_has_lost_a_shard_is_refused(tmp_path):
@@ -743,4 +728,4 @@ def test_a_source_that_has_lost_a_shard_is_refused(tmp_path):
         assert (keys(bucket), sorted(os.listdir(tmp_path))) == there
     assert not shardwrite.verify(path, accept=True).problems
     shardwrite.download(path, tmp_path / "b")
-    assert in_directory(tmp_path / "b") == in_directory(path)
+    assert digests(tmp_path / "b") == digests(path)

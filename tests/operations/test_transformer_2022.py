@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from forks import python
+from helpers import Stop
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError
@@ -427,10 +428,6 @@ def test_an_array_at_the_root_of_a_store_is_changed_and_repaired(tmp_path, kind)
     assert shardwrite.verify(store, deep=True, against=da.from_array(wanted)).is_good
 
 
-class StopError(Exception):
-    """A call that is interrupted."""
-
-
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("end", ["resume", "restart"])
 def test_an_unfinished_array_at_the_root_of_a_store_goes_on(tmp_path, kind, end):
@@ -444,10 +441,10 @@ def test_an_unfinished_array_at_the_root_of_a_store_goes_on(tmp_path, kind, end)
     def stop(report):
         seen.append(report)
         if len(seen) == 2:
-            raise StopError
+            raise Stop
 
     with dask.config.set(scheduler="sync"):
-        with pytest.raises(StopError):
+        with pytest.raises(Stop):
             x.to_sharded_zarr(store, progress=stop, **new)
         with pytest.raises(SpecError, match="no array"):
             shardwrite.open_sharded(store)
@@ -466,9 +463,9 @@ def test_an_interrupted_update_at_the_root_of_a_store_is_abandoned(tmp_path, kin
     x.to_sharded_zarr(store, shards=16, chunks=4, format="transformer-2022", **where)
 
     def stop(report):
-        raise StopError
+        raise Stop
 
-    with dask.config.set(scheduler="sync"), pytest.raises(StopError):
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
         shardwrite.write_region(x + 1, store, (slice(0, 64),), progress=stop, **where)
     assert shardwrite.verify(store, **where).problems == ()
     assert len(shardwrite.abandon(store, **where)) == 1

@@ -11,14 +11,15 @@ import signal
 import struct
 import subprocess
 import threading
-from pathlib import Path
 
 import dask
 import numpy as np
 import obstore
 import pytest
+import seams
 import zarr
 from forks import python
+from helpers import contents
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
@@ -49,10 +50,6 @@ def shards(tmp_path):
     return shardwrite.UInt64Shards(tmp_path / "x", SHARDING)
 
 
-def files_of(path):
-    return {file.name: file.read_bytes() for file in Path(path).iterdir()}
-
-
 @pytest.mark.compat
 @pytest.mark.parametrize("sharding", [SHARDING, IDENTITY], ids=["murmur-gzip", "identity-raw"])
 def test_written_and_read(tmp_path, sharding):
@@ -71,7 +68,7 @@ def test_written_and_read(tmp_path, sharding):
     assert report.is_good
     assert (report.n_shards, report.n_chunks, report.unused_nbytes) == (8, len(VALUES), 0)
     assert written.nbytes == report.stored_nbytes
-    assert written.nbytes == sum(map(len, files_of(tmp_path / "x").values()))
+    assert written.nbytes == sum(map(len, contents(tmp_path / "x").values()))
     assert "202 chunks in 8 shards" in str(written)
     assert "202 chunks" in str(report)
 
@@ -117,7 +114,7 @@ def test_bytes_depend_on_the_values_alone(tmp_path):
         values = {one: VALUES[one] for one in ids}
         shards = shardwrite.UInt64Shards(path, SHARDING)
         shards.write(values, durability=level, threads=n + 1)
-        found.append(files_of(path))
+        found.append(contents(path))
     assert found[0] == found[1] == found[2]
 
 
@@ -137,14 +134,14 @@ def test_parameters_are_found_in_info(tmp_path, shards):
 
 def test_what_happens_to_shards_that_exist(tmp_path, shards):
     shards.write({one: VALUES[one] for one in range(100)})
-    before = files_of(tmp_path / "x")
+    before = contents(tmp_path / "x")
     with pytest.raises(StoreError, match="8 shards exist") as caught:
         shards.write({3: b"new"} | {500 + n: b"" for n in range(50)})
     assert caught.value.key == "0.shard"
-    assert files_of(tmp_path / "x") == before
+    assert contents(tmp_path / "x") == before
     kept = shards.write({3: b"new"}, existing="keep")
     assert (kept.n_shards, kept.n_kept) == (0, 1)
-    assert files_of(tmp_path / "x") == before
+    assert contents(tmp_path / "x") == before
     shards.write({3: b"new", 1000: b"more"}, existing="update")
     wanted = {one: VALUES[one] for one in range(100)} | {3: b"new", 1000: b"more"}
     assert dict(shards) == wanted
@@ -160,7 +157,7 @@ def test_an_update_gives_the_bytes_of_a_first_write(tmp_path, shards):
     shards.write({one: VALUES[one] for one in VALUES if not one % 2}, existing="update")
     once = shardwrite.UInt64Shards(tmp_path / "once", SHARDING)
     once.write(VALUES)
-    assert files_of(tmp_path / "x") == files_of(tmp_path / "once")
+    assert contents(tmp_path / "x") == contents(tmp_path / "once")
 
 
 def test_an_update_in_a_bucket_reads_old_chunks_together(monkeypatch):
@@ -524,15 +521,15 @@ def test_half_of_an_obsolete_pair(tmp_path, shards, lost):
 def test_a_pair_that_is_removed_while_it_is_opened(tmp_path, shards, monkeypatch):
     shards.write(VALUES)
     as_pairs(tmp_path / "x")
-    opened = PosixStore.open
+    opened = seams.real("open an object")
 
     def late(store, key):
         if key.endswith(".index"):
-            monkeypatch.setattr(PosixStore, "open", opened)
+            monkeypatch.setattr(*seams.step("open an object"), opened)
             shardwrite.UInt64Shards(store, SHARDING).write({3: b"new"}, existing="update")
         return opened(store, key)
 
-    monkeypatch.setattr(PosixStore, "open", late)
+    monkeypatch.setattr(*seams.step("open an object"), late)
     assert shards[3] == b"new"
 
 
@@ -643,11 +640,11 @@ def test_an_update_that_makes_an_index_too_large_changes_nothing(tmp_path):
     ids = np.arange(0, 32 * 10, 32).tolist()  # all of one minishard, whose index takes 240 bytes
     shards = shardwrite.UInt64Shards(tmp_path / "x", IDENTITY, index_limit=250)
     shards.write(dict.fromkeys(ids[:6], b"old"))
-    before = files_of(tmp_path / "x")
+    before = contents(tmp_path / "x")
     shards.write(dict.fromkeys(ids[:6], b"old"), existing="update")
     with pytest.raises(SpecError, match="264 bytes, and 250 are allowed"):
         shards.write(dict.fromkeys([*ids[6:], 32 * 10], b"new"), existing="update")
-    assert files_of(tmp_path / "x") == before
+    assert contents(tmp_path / "x") == before
     shards.write(dict.fromkeys(ids[6:], b"new"), existing="update")
     assert len(shards) == len(ids)
 

@@ -6,6 +6,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from helpers import Stop
 
 import shardwrite
 from shardwrite import JournalError, SpecError
@@ -13,13 +14,9 @@ from shardwrite import JournalError, SpecError
 VALUES = np.arange(1, 145, dtype="u2").reshape(12, 12)
 
 
-class StopError(Exception):
-    """What stops a run."""
-
-
 def stop_at(block, place, block_info=None):
     if block_info and block_info[0]["chunk-location"] == place:
-        raise StopError
+        raise Stop
     return block
 
 
@@ -43,7 +40,7 @@ def test_an_array_that_is_not_whole_is_refused(tmp_path, how):
     wanted = {"shards": (4, 4), "chunks": (2, 2), "publish": "first", "source_id": "values"}
     zarr.create_group(tmp_path / "all")
     source, target = tmp_path / "all" / "a", tmp_path / "b"
-    with pytest.raises(StopError):
+    with pytest.raises(Stop):
         broken(x, (1, 1)).to_sharded_zarr(source, **wanted)
     for one in (source, tmp_path / "all"):
         with pytest.raises(JournalError, match=r"the run that makes .*/all/a has not ended.*same"):
@@ -61,7 +58,7 @@ def test_an_array_whose_update_was_interrupted_is_refused(tmp_path):
     source, target = tmp_path / "a", tmp_path / "b"
     da.from_array(VALUES, chunks=4).to_sharded_zarr(source, shards=(4, 4), chunks=(2, 2))
     change = broken(da.zeros((12, 12), chunks=4, dtype="u2"), (1, 1))
-    with pytest.raises(StopError):
+    with pytest.raises(Stop):
         shardwrite.write_region(change, source, ...)
     with pytest.raises(JournalError, match="abandon"):
         shardwrite.shard(source, target, 2)
@@ -74,7 +71,7 @@ def test_an_array_whose_update_was_interrupted_is_refused(tmp_path):
 def test_steps_of_an_array_that_grows_are_converted_meanwhile(tmp_path):
     source, target = tmp_path / "a", tmp_path / "b"
     x = da.from_array(VALUES, chunks=(2, 12))
-    with pytest.raises(StopError):
+    with pytest.raises(Stop):
         broken(x, (4, 0)).to_sharded_zarr(source, shards=None, chunks=(2, 12), publish="first")
     done = shardwrite.shard(source, target, (2, 1), while_growing=0)
     assert done.n_left > 0
@@ -86,7 +83,7 @@ def test_an_array_that_readers_do_not_see_yet_is_left_out_with_a_word(tmp_path):
     root = tmp_path / "all"
     zarr.create_group(root)
     x.to_sharded_zarr(root / "whole", shards=(4, 4), chunks=(2, 2))
-    with pytest.raises(StopError):
+    with pytest.raises(Stop):
         broken(x, (1, 1)).to_sharded_zarr(root / "in" / "part", shards=(4, 4), chunks=(2, 2))
     told = ("in/part", "the run that makes it has not ended")
     assert told in shardwrite.plan_reshard(root, 3).left_out

@@ -12,6 +12,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +23,6 @@ from shardwrite import StoreError
 from shardwrite.cli import main
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.trust import require_trusted
-from shardwrite.place.target import resolve_target
-from shardwrite.write import tasks
 
 N_CHUNKS, INDEX_NBYTES = 16, 16 * 16 + 4
 
@@ -149,15 +148,15 @@ def test_a_command_looks_at_run_state_once(tmp_path, monkeypatch, kind, command)
     x = da.from_array(np.arange(64, dtype="u4").reshape(8, 8), chunks=4)
     if kind == "run":
         shardwrite.prepare(x, path, shardwrite.plan(x, shards=4, chunks=2))
-        (run,) = path.with_name("x.shardwrite").glob("run-*")
+        run = seams.run_directory(path)
     else:
         x.to_sharded_zarr(path, shards=4, chunks=2)
         with monkeypatch.context() as patch:
-            patch.setattr(tasks, "commit_shards", fail)
+            patch.setattr(*seams.step("commit shards"), fail)
             for corner in range(0, 8, 4):
                 with pytest.raises(InterruptedError):
                     x[:2, :2].to_sharded_zarr(path, region=(slice(corner, corner + 2), slice(0, 2)))
-        run, _ = path.with_name("x.shardwrite").glob("updates/*/run-*")
+        run, _ = seams.state_beside(path).glob("updates/*/run-*")
     for number in range(20):
         (run / f"journal-x-{number}.jsonl").touch()
     seen, real = Counter(), os.lstat
@@ -177,7 +176,7 @@ def test_a_command_looks_at_run_state_once(tmp_path, monkeypatch, kind, command)
 
 
 def test_what_comes_after_the_look_is_not_followed(tmp_path):
-    target = resolve_target(tmp_path / "x", None)
+    target = seams.target_of(tmp_path / "x")
     x = da.from_array(np.arange(64, dtype="u4").reshape(8, 8), chunks=4)
     seen = require_trusted(target)
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=4, chunks=2))

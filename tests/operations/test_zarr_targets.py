@@ -14,14 +14,13 @@ import dask.array as da
 import numpy as np
 import obstore
 import pytest
+import seams
 import zarr
+from helpers import Killed, Stop
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
 
 import shardwrite
 from shardwrite import RunEndedError, SpecError
-from shardwrite.journal.begin import find_run
-from shardwrite.place.run_state import run_state_of
-from shardwrite.place.target import resolve_target
 from shardwrite.stores import Capability, open_store
 from shardwrite.stores.zarr_store import ZarrStore
 
@@ -214,10 +213,6 @@ def test_shards_with_holes_are_packed(store, x):
     np.testing.assert_array_equal(zarr.open_array(store)[:, :6], VALUES[:, :6] + 2)
 
 
-class NotNowError(Exception):
-    """Ends a run."""
-
-
 def fail_after(n_shards):
     """A function for reports that ends the run once it has written some shards."""
     done = []
@@ -225,7 +220,7 @@ def fail_after(n_shards):
     def report(group):
         done.extend(group.shards)
         if len(done) >= n_shards:
-            raise NotNowError
+            raise Stop
 
     return report
 
@@ -237,7 +232,7 @@ def test_a_run_that_failed_goes_on(store, x, mode):
     x = x.rechunk((10, 30))
     call = {"name": "x", "mode": mode, "source_id": "it", "memory_limit": "10kB", **SIZES}
     with dask.config.set(scheduler="sync"):
-        with pytest.raises(NotNowError):
+        with pytest.raises(Stop):
             x.to_sharded_zarr(store, progress=fail_after(3), **call)
         with pytest.raises(SpecError, match="no array"):
             shardwrite.open_sharded(store, "x")
@@ -250,7 +245,7 @@ def test_a_run_that_failed_goes_on(store, x, mode):
 
 def test_a_run_is_taken_back(store, x):
     call = {"name": "x", **SIZES}
-    with dask.config.set(scheduler="sync"), pytest.raises(NotNowError):
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
         x.to_sharded_zarr(store, progress=fail_after(3), **call)
     with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
         (x + 5).to_sharded_zarr(store, **call)
@@ -261,16 +256,12 @@ def test_a_run_is_taken_back(store, x):
 @pytest.mark.compat
 def test_a_failed_update_is_given_up(store, x):
     x.to_sharded_zarr(store, name="x", **SIZES)
-    with dask.config.set(scheduler="sync"), pytest.raises(NotNowError):
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
         (x + 1).to_sharded_zarr(store, name="x", region=..., progress=fail_after(3))
     assert shardwrite.abandon(store, name="x") == [((0, 20), (0, 30))]
     found = zarr.open_group(store)["x"][...]
     assert ((found == VALUES) | (found == VALUES + 1)).all()
     assert shardwrite.verify(store, name="x", deep=True).is_good
-
-
-class StoppedError(Exception):
-    """Ends a removal, as a kill would."""
 
 
 class Stopping(ZarrStore):
@@ -285,7 +276,7 @@ class Stopping(ZarrStore):
         if isinstance(self.left, list):
             self.left[0] -= 1
             if self.left[0] == -1:
-                raise StoppedError
+                raise Killed
         super().remove_object(name)
 
 
@@ -298,7 +289,7 @@ def test_the_removal_of_the_old_array_is_interrupted(x, n_left, tmp_path):
     store.stop_after(n_left)
     new = (x + 1)[:10]
     call = {"name": "x", "mode": "w", "source_id": "new", **SIZES}
-    with pytest.raises(StoppedError):
+    with pytest.raises(Killed):
         new.to_sharded_zarr(store, **call)
     mark = "x/shardwrite-run.json"
     left = {name for name in memory._store_dict if name.startswith("x/")} - {mark}
@@ -317,9 +308,9 @@ def test_a_removal_stops_when_the_run_is_over(x, tmp_path):
     store = Stopping(memory, {Capability.ATOMIC})
     x.to_sharded_zarr(store, name="x", **SIZES)
     store.stop_after(0)
-    with pytest.raises(StoppedError):
+    with pytest.raises(Killed):
         (x + 1)[:10].to_sharded_zarr(store, name="x", mode="w", source_id="new", **SIZES)
-    run = find_run(resolve_target(store, "x"))
+    run = seams.run_of(store, "x")
     before = set(memory._store_dict)
 
     def go_on():
@@ -338,12 +329,12 @@ def test_run_state_is_beside_no_other_array(tmp_path, x):
     seen = set()
     for _ in range(5):
         for name in ("a/x", "b/x"):
-            seen.add(resolve_target(MemoryStore(), name).beside)
+            seen.add(seams.state_beside(MemoryStore(), name))
         gc.collect()
     assert len(seen) == 10
     store = MemoryStore()
     x.to_sharded_zarr(store, name="x", **SIZES)
-    kept = resolve_target(store, "x").beside.parent
+    kept = seams.state_beside(store, "x").parent
     assert os.path.isdir(kept)
     del store
     gc.collect()
@@ -354,7 +345,7 @@ def test_run_state_of_a_shared_store_is_found_by_other_processes(tmp_path):
     def beside(path, name, run_dir=tmp_path / "runs"):
         os.makedirs(tmp_path / path, exist_ok=True)
         store = ObjectStore(obstore.store.LocalStore(tmp_path / path))
-        return run_state_of(resolve_target(store, name, run_dir).place, run_dir, is_read=False).path
+        return seams.state_beside(store, name, run_dir)
 
     assert beside("one", "x") == beside("one", "x")
     others = [beside("one", "x"), beside("two", "x"), beside("one", "a/x"), beside("one", None)]
@@ -463,7 +454,7 @@ def test_the_old_array_is_removed_once(x):
     x.to_sharded_zarr(memory, name="x", **SIZES)
     begun = Stopping(memory, {Capability.ATOMIC})
     begun.stop_after(0)
-    with pytest.raises(StoppedError):
+    with pytest.raises(Killed):
         (x + 1)[:10].to_sharded_zarr(begun, name="x", mode="w", **SIZES)
     keys = {name.removeprefix("x/") for name in memory._store_dict if name.startswith("x/c/0/")}
     n_old = sum(name.startswith("x/c/") for name in memory._store_dict) - len(keys)
@@ -479,7 +470,7 @@ def test_the_old_array_is_removed_once(x):
             if len(self.removed) == n_old:  # a shard of a later update
                 self.put_object("x/c/9/9", b"new")
 
-    run = find_run(resolve_target(Slow(memory, {Capability.ATOMIC}), "x"))
+    run = seams.run_of(Slow(memory, {Capability.ATOMIC}), "x")
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(run.clear, keys)
         assert began.wait(30)
@@ -499,7 +490,7 @@ def test_the_old_array_is_removed_once(x):
 
 def interrupted(store, x, name="x", **more):
     """Begin to write an array, and fail in the midst of it."""
-    with dask.config.set(scheduler="sync"), pytest.raises(NotNowError):
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
         x.rechunk((10, 30)).to_sharded_zarr(
             store, name=name, progress=fail_after(3), memory_limit="10kB", **SIZES, **more
         )
@@ -574,7 +565,7 @@ def test_an_array_whose_run_is_unknown(x, tmp_path):
 def test_an_array_whose_run_is_lost(x):
     store = MemoryStore()
     interrupted(store, x, publish="first")
-    shutil.rmtree(resolve_target(store, "x").beside)
+    shutil.rmtree(seams.state_beside(store, "x"))
     with pytest.raises(
         shardwrite.JournalError, match=r"If it is lost, remove shardwrite-run\.json"
     ):
@@ -609,22 +600,22 @@ def test_another_process_begins_anew_where_the_state_of_a_run_is_lost(x, tmp_pat
 def test_one_place_has_one_name(tmp_path, monkeypatch):
     memory = shardwrite.stores.MemoryStore()
     spelled = [(memory, "a/b"), (memory.at("a"), "b"), (memory.at("a/b"), None)]
-    assert len({resolve_target(store, name).beside for store, name in spelled}) == 1
+    assert len({seams.state_beside(store, name) for store, name in spelled}) == 1
     (tmp_path / "data" / "a" / "b").mkdir(parents=True)
     local = [
         (ObjectStore(obstore.store.LocalStore(tmp_path / "data" / part)), name)
         for part, name in (("", "a/b"), ("a", "b"), ("a/b", None))
     ]
     with pytest.raises(SpecError, match="give a directory outside of it"):
-        resolve_target(local[0][0], "x", tmp_path / "data" / "runs")
+        seams.target_of(local[0][0], "x", tmp_path / "data" / "runs")
     runs = tmp_path / "runs"
-    assert len({resolve_target(store, name, runs).beside for store, name in local}) == 1
+    assert len({seams.state_beside(store, name, runs) for store, name in local}) == 1
     monkeypatch.chdir(tmp_path / "data")
     here = ObjectStore(obstore.store.LocalStore("a"))
-    there = resolve_target(here, "b", runs).beside
+    there = seams.state_beside(here, "b", runs)
     monkeypatch.chdir(tmp_path / "data" / "a")
-    assert resolve_target(ObjectStore(obstore.store.LocalStore("b")), None, runs).beside == there
-    long = resolve_target(MemoryStore(), "\u00fc" * 110).beside
+    assert seams.state_beside(ObjectStore(obstore.store.LocalStore("b")), None, runs) == there
+    long = seams.state_beside(MemoryStore(), "\u00fc" * 110)
     assert len(os.fsencode(long.name)) < 200
 
 

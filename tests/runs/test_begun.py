@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format import strategies
 from shardwrite.format.strategies import as_strategy
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.plan_record import sealed
-from shardwrite.place.target import resolve_target
 from shardwrite.plan.estimate import Resources
-from shardwrite.runs.begun import plan_begun
 from shardwrite.seams import open_ref
 from shardwrite.sources import open_source
 
@@ -31,27 +26,22 @@ RESOURCES = Resources(2, 10**9)
 
 
 def begun(path, strategy):
-    """A run that was begun, and its plan."""
+    """Begin a run; its plan."""
     x = da.zeros((64, 64), chunks=16, dtype="u2") + 1
     plan = shardwrite.plan(x, shards=16, chunks=4, strategy=strategy, source_id="x")
     shardwrite.prepare(x, path, plan)
-    return find_run(resolve_target(path, None)), plan
+    return plan
 
 
 def edited(path, change):
-    """The run after a change of its plan on disk."""
-    file = next(path.parent.rglob("plan.json"))  # its two names are links to one file
-    facts = json.loads(file.read_text())
-    del facts["crc32c"]
-    change(facts)
-    file.write_text(json.dumps(sealed(facts)))
-    return find_run(resolve_target(path, None))
+    """Change the plan on disk."""
+    seams.change_plan(seams.plan_file(path), change)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_the_strategy_is_restored_whole(tmp_path, strategy):
-    run, plan = begun(tmp_path / "x", strategy)
-    again = plan_begun(run, RESOURCES)
+    plan = begun(tmp_path / "x", strategy)
+    again = seams.restored_plan(tmp_path / "x", RESOURCES)
     assert again.strategy == strategy
     assert again.digest == plan.digest
     for name in ("in_place", "replaces", "depends_on_cut"):
@@ -63,7 +53,7 @@ def test_a_plan_names_its_strategy_its_shard_format_and_its_source(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(64).reshape(8, 8))
     source = open_source(tmp_path / "x.npy")
     shardwrite.prepare(source, tmp_path / "x", shardwrite.plan(source, shards=4, chunks=2))
-    refs = find_run(resolve_target(tmp_path / "x", None)).record.refs()
+    refs = seams.record_of(tmp_path / "x").refs()
     assert {name: ref.name for name, ref in refs.items()} == {
         "strategy": "fixed-order",
         "shard_format": "sharding_indexed",
@@ -81,9 +71,9 @@ def test_a_shard_format_that_is_not_there_is_no_reason_to_start_over(tmp_path):
     def rename(facts):
         facts["shard_format"]["name"] = "elsewhere"
 
-    run = edited(tmp_path / "x", rename)
+    edited(tmp_path / "x", rename)
     with pytest.raises(JournalError, match=r"shard format 'elsewhere'.*import the module") as told:
-        plan_begun(run, RESOURCES)
+        seams.restored_plan(tmp_path / "x", RESOURCES)
     assert "restart" not in str(told.value)
 
 
@@ -95,11 +85,11 @@ def test_what_nobody_has_registered_is_told_with_the_remedy(tmp_path, monkeypatc
     class Passing(shardwrite.FixedOrder):
         name = label = "passing"
 
-    run, _ = begun(tmp_path / "x", "passing")
-    assert type(plan_begun(run, RESOURCES).strategy) is Passing
+    begun(tmp_path / "x", "passing")
+    assert type(seams.restored_plan(tmp_path / "x", RESOURCES).strategy) is Passing
     del known["passing"]
     with pytest.raises(JournalError, match=r"'passing'.*import the module that registers it") as e:
-        plan_begun(run, RESOURCES)
+        seams.restored_plan(tmp_path / "x", RESOURCES)
     assert "shardwrite.strategies" in str(e.value)
     assert "restart" not in str(e.value), "nothing is wrong with what was written"
 
@@ -127,9 +117,9 @@ def test_a_plan_that_does_not_describe_its_strategy_is_refused(tmp_path, change)
         for name, value in CHANGES[change].items():
             facts[name] = {**facts[name], **value} if name == "identity" else value
 
-    run = edited(tmp_path / "x", merge)
+    edited(tmp_path / "x", merge)
     with pytest.raises(JournalError, match="does not hold a plan that can be written in parts"):
-        plan_begun(run, RESOURCES)
+        seams.restored_plan(tmp_path / "x", RESOURCES)
 
 
 @pytest.mark.parametrize("error", [ImportError("no module"), AttributeError("no class")])
@@ -138,7 +128,7 @@ def test_a_strategy_that_cannot_be_loaded_is_no_reason_to_start_over(tmp_path, m
         facts["strategy"] = {"name": "elsewhere", "configuration": {}}
 
     begun(tmp_path / "x", "F")
-    run = edited(tmp_path / "x", merge)
+    edited(tmp_path / "x", merge)
 
     class Entry:
         def load(self):
@@ -146,7 +136,7 @@ def test_a_strategy_that_cannot_be_loaded_is_no_reason_to_start_over(tmp_path, m
 
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Entry()])
     with pytest.raises(JournalError, match=r"'elsewhere'.*cannot be loaded.*mend the inst") as told:
-        plan_begun(run, RESOURCES)
+        seams.restored_plan(tmp_path / "x", RESOURCES)
     assert "restart" not in str(told.value)
     with pytest.raises(SpecError, match="cannot be loaded") as told:
         as_strategy("elsewhere")

@@ -11,32 +11,27 @@ import os
 import shutil
 import time
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 
 import shardwrite
-import shardwrite.runs.session as session
-from shardwrite.cli.main import main
-from shardwrite.journal import lock, takeover
+from shardwrite.cli import main
 
 OLD = np.arange(64, dtype="i4").reshape(8, 8)
 NEW = OLD + 1000
 LAYOUT = {"shards": 4, "chunks": 2}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with dask.config.set(scheduler="sync"):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
 def brought_back(tmp_path, monkeypatch):
     """Put back what lay beside an array right before its run was ended."""
-    end, kept = session.end_run, []
+    end, kept = seams.real("end a run"), []
 
     def end_run(run, *arguments):
         copy = tmp_path / f"before-the-end-{len(kept)}"
@@ -45,13 +40,13 @@ def brought_back(tmp_path, monkeypatch):
         end(run, *arguments)
 
     def bring_back():
-        monkeypatch.setattr(session, "end_run", end)
+        monkeypatch.setattr(*seams.step("end a run"), end)
         copy, beside = kept[-1]
         shutil.copytree(copy, beside, dirs_exist_ok=True)
-        for lease in beside.rglob("lease-*.json"):
+        for lease in seams.leases_in(beside):
             lease.unlink()  # nobody works on it
 
-    monkeypatch.setattr(session, "end_run", end_run)
+    monkeypatch.setattr(*seams.step("end a run"), end_run)
     return bring_back
 
 
@@ -111,7 +106,7 @@ def test_a_repair_is_not_in_the_way(tmp_path, brought_back):
 
 def leave_claim(path):
     """A claim on the end of a run, of a process that is gone."""
-    claim = path.with_name("a.zarr.shardwrite") / "claim-end"
+    claim = seams.state_beside(path) / "claim-end"
     claim.mkdir(parents=True)
     (claim / "owner-0").write_bytes(b"torn")
     long_ago = time.time() - 1e6
@@ -133,7 +128,7 @@ def test_a_full_disk_and_a_claim_that_comes_back(tmp_path, monkeypatch, is_pendi
         with pytest.raises(KeyboardInterrupt):
             x[:4].to_sharded_zarr(path, region=(slice(4), slice(8)), progress=stop)
     leave_claim(path)
-    take, give = lock._succeed, takeover.give_room
+    take, give = seams.real("take over a claim"), seams.real("give the kept room")
 
     def succeed(*arguments):
         if is_full:
@@ -145,8 +140,8 @@ def test_a_full_disk_and_a_claim_that_comes_back(tmp_path, monkeypatch, is_pendi
         is_full = False
         give(kept)
 
-    monkeypatch.setattr(lock, "_succeed", succeed)
-    monkeypatch.setattr(takeover, "give_room", give_room)
+    monkeypatch.setattr(*seams.step("take over a claim"), succeed)
+    monkeypatch.setattr(*seams.step("give the kept room"), give_room)
     assert len(shardwrite.abandon(path)) == is_pending
     assert is_full is not is_pending
     assert np.array_equal(values(path), OLD)
@@ -170,19 +165,13 @@ def test_abandon_tidies_after_an_update_that_a_conversion_in_place_follows(tmp_p
     x = da.from_array(OLD, chunks=4)
     x.to_sharded_zarr(path, **LAYOUT)
 
-    class Killed(BaseException):
-        pass
-
-    def kill(*arguments, **keywords):
-        raise Killed
-
     with monkeypatch.context() as patched:
-        patched.setattr("shardwrite.journal.takeover.remove_state", kill)
-        with pytest.raises(Killed):
+        seams.kill_before(patched, "remove the state of a run", KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
             x[:4].to_sharded_zarr(path, region=(slice(4), slice(8)))
     with monkeypatch.context() as patched:
-        patched.setattr("shardwrite.convert.swap.InPlace.exchange", kill)
-        with pytest.raises(Killed):
+        seams.kill_before(patched, "exchange the trees", KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
             shardwrite.reshard(path, shards=8, chunks=2)
     assert list(tmp_path.glob("a.zarr.shardwrite/updates/*/ended-*"))
     shardwrite.abandon(path)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 from shardwrite.errors import RunEndedError
-from shardwrite.journal.begin import _create
-from shardwrite.journal.receipt import read_receipt
-from shardwrite.place.target import resolve_target
-from shardwrite.runs.job import intent_of
 
-execute = importlib.import_module("shardwrite.runs.execute")
 VALUES = np.arange(1, 65, dtype="u2").reshape(8, 8)
 
 
@@ -32,20 +26,18 @@ def test_a_run_that_begins_while_another_ends_hides_no_success(tmp_path, monkeyp
             return shardwrite.write_region(x, path, ..., source_id="x")
         return x.to_sharded_zarr(path, shards=4, chunks=2, source_id="x")
 
-    real, begun = execute.begin, []
+    real, begun = seams.real("begin runs"), []
 
     def ended_by_another(jobs, engine, stack):
-        monkeypatch.setattr(execute, "begin", real)
+        monkeypatch.setattr(*seams.step("begin runs"), real)
         write()
         (job,) = jobs
-        receipt = read_receipt(resolve_target(path, None))
+        receipt = seams.receipt_in(path)
         run = receipt.updates[-1].run if is_update else receipt.run
-        intent = intent_of(job.plan, job.options.mode)
-        # The other process has looked before the array was there.
-        begun.append(_create(job.target, intent, job.plan.metadata.text, "none"))
+        begun.append(seams.begin_unseen(job))
         raise RunEndedError("another process has ended this run", path=f"run-{run}")
 
-    monkeypatch.setattr(execute, "begin", ended_by_another)
+    monkeypatch.setattr(*seams.step("begin runs"), ended_by_another)
     result = write()
     assert begun[0] is not None
     assert result.n_shards == 4

@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 
 import shardwrite
@@ -28,7 +29,6 @@ from shardwrite import (
 from shardwrite.journal import receipt
 from shardwrite.journal.receipt import Contents, Receipt
 from shardwrite.plan.identity import Identity
-from shardwrite.runs.session import Session
 
 FEW = {"shards": 4, "chunks": 2}
 
@@ -57,14 +57,10 @@ def first(path):
 def given_up(path, update):
     """Give an update up that is interrupted when all of its shards are committed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "check_whole", interrupt)
+        seams.kill_before(patch, "look for missing shards", KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             update()
     return abandon(path)
-
-
-def interrupt(session):
-    raise KeyboardInterrupt
 
 
 def stream(path):
@@ -219,7 +215,7 @@ def test_shards_of_an_interrupted_run_are_kept_with_a_warning_if_the_source_has_
     with dask.config.set(scheduler="sync"):
         with pytest.raises(ValueError, match="the tape broke"):
             source(1).to_sharded_zarr(path, **call)
-        monkeypatch.setattr(Session, "check_whole", interrupt)
+        seams.kill_before(monkeypatch, "look for missing shards", KeyboardInterrupt)
         with (
             pytest.warns(UserWarning, match=r"shards of .* are kept .* restart=True"),
             pytest.raises(KeyboardInterrupt),

@@ -9,11 +9,11 @@ import sys
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 
 import shardwrite
 from shardwrite import SpecError, StoreError
-from shardwrite.place.directory import Directory
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
 
@@ -80,9 +80,7 @@ def test_the_strategy_never_enters_the_metadata(tmp_path, x):
 
 def test_an_array_is_not_deleted_before_the_workers_can_write(tmp_path, x, monkeypatch):
     x.to_sharded_zarr(tmp_path / "x", **GOOD)
-    monkeypatch.setattr(
-        "shardwrite.write.context.probe", lambda path, token: ("the disk is full", 28)
-    )
+    monkeypatch.setattr(*seams.step("probe a worker"), lambda path, token: ("the disk is full", 28))
     before = listing(tmp_path)
     with pytest.raises(StoreError, match="the disk is full"):
         (x + 1).to_sharded_zarr(tmp_path / "x", mode="w", **GOOD)
@@ -168,18 +166,17 @@ def test_another_program_that_changes_the_group_at_once(tmp_path, x, monkeypatch
     if not is_new:
         zarr.create_group(path)
         zarr.consolidate_metadata(path)
-    write, is_first = Directory.write, [True]
+    is_first = [True]
 
-    def slowly(self, leaf, data, **options):
+    def other(place, *_, **__):
         """Another program adds an array between the look at the group and the write."""
-        if self.path == path and is_first:
+        if place.path == path and is_first:
             is_first.clear()
             zarr.open_group(path).create_array("other", data=np.arange(3))
             zarr.open_group(path).attrs["who"] = "somebody"
             zarr.consolidate_metadata(path)
-        write(self, leaf, data, **options)
 
-    monkeypatch.setattr(Directory, "write", slowly)
+    seams.before(monkeypatch, "write a document", other)
     x.to_sharded_zarr(path, name="one", **GOOD)
     found = zarr.open_consolidated(path)
     assert sorted(found.array_keys()) == ["one", "other"]
@@ -190,14 +187,13 @@ def test_a_group_that_others_write_all_the_time(tmp_path, x, monkeypatch):
     path = tmp_path / "g"
     zarr.create_group(path)
     zarr.consolidate_metadata(path)
-    write, n = Directory.write, itertools.count()
+    n = itertools.count()
 
-    def late(self, leaf, data, **options):
-        if self.path == path:
+    def other(place, *_, **__):
+        if place.path == path:
             zarr.open_group(path).attrs["n"] = next(n)
-        write(self, leaf, data, **options)
 
-    monkeypatch.setattr(Directory, "write", late)
+    seams.before(monkeypatch, "write a document", other)
     monkeypatch.setattr("shardwrite.journal.documents._MAX_TRIES", 2)
     with pytest.raises(StoreError, match="make the same call again"):
         x.to_sharded_zarr(path, name="one", **GOOD)

@@ -18,7 +18,6 @@ from tiers import some
 import shardwrite
 from shardwrite.engines import LocalEngine, active_engine
 from shardwrite.grid import Box
-from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.execute import execute
 from shardwrite.runs.in_parts import prepare_jobs
@@ -27,6 +26,7 @@ from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.tasks import SourcePieces, encode_block, write_group
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 from blind import make_blind
 
 LAYOUT = {"shards": (16, 16), "chunks": (8, 8)}
@@ -88,8 +88,7 @@ def test_a_source_that_is_no_array(tmp_path, engine, scheme):
     plan = shardwrite.plan(like, memory_limit=None if scheme == "fused" else "50kB", **sized)
     plan = replace(plan, is_staged=scheme == "staged")
     assert plan.layout == scheme
-    job = Job(Formula(), plan, resolve_target(tmp_path / "x", None), RunOptions())
-    execute([job], engine, lambda _: None)
+    seams.run_job(Formula(), plan, tmp_path / "x", engine)
     whole = Box((0, 0), SHAPE)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], formula(whole))
 
@@ -99,8 +98,7 @@ def test_a_region_of_a_source_that_is_no_array(tmp_path, engine):
     path = tmp_path / "x"
     shardwrite.create(path, SHAPE, "i4", **LAYOUT)
     plan = shardwrite.plan_region(da.zeros((30, 9), dtype="i4"), path, np.s_[20:50, 5:14])
-    job = Job(Formula(plan.region), plan, resolve_target(path, None), RunOptions(mode="r+"))
-    execute([job], engine, lambda _: None)
+    seams.run_job(Formula(plan.region), plan, path, engine, "r+")
     found = zarr.open_array(path, mode="r")[...]
     np.testing.assert_array_equal(found[20:50, 5:14], formula(plan.region))
     assert np.count_nonzero(found) == 30 * 9
@@ -110,7 +108,7 @@ def test_a_job_whose_source_lies_elsewhere_is_refused(tmp_path):
     x = da.ones((8, 8), dtype="i4")
     shardwrite.create(tmp_path / "x", SHAPE, "i4", **LAYOUT)
     plan = shardwrite.plan_region(x, tmp_path / "x", np.s_[16:24, 0:8])
-    target = resolve_target(tmp_path / "x", None)
+    target = seams.target_of(tmp_path / "x")
     for source in (ArrayChunks(x), ArrayChunks(x, Box((8, 0), (16, 8))), NoChunks()):
         with pytest.raises(ValueError, match="covers"):
             Job(source, plan, target, RunOptions(mode="r+"))
@@ -120,7 +118,7 @@ def test_a_job_whose_source_lies_elsewhere_is_refused(tmp_path):
 def test_a_job_that_only_looks_has_no_chunks(tmp_path):
     x = da.ones(SHAPE, chunks=10, dtype="i4")
     plan = shardwrite.plan(x, **LAYOUT)
-    job = Job(NoChunks(), plan, resolve_target(tmp_path / "x", None), RunOptions())
+    job = Job(NoChunks(), plan, seams.target_of(tmp_path / "x"), RunOptions())
     engine = LocalEngine("sync")
     prepare_jobs([job], engine)  # nothing is asked for
     with pytest.raises(TypeError, match="no chunks to write"):
@@ -147,7 +145,7 @@ def test_what_is_encoded_is_not_encoded_again(tmp_path):
     plan = shardwrite.plan(da.ones(SHAPE, dtype="i4"), **LAYOUT)
     source = StoredChunks(plan.metadata)
     assert not Job(
-        source, replace(plan, is_staged=True), resolve_target(tmp_path, None), RunOptions()
+        source, replace(plan, is_staged=True), seams.target_of(tmp_path), RunOptions()
     ).is_staged
     with pytest.raises(TypeError, match="encoded already"):
         source.encode(type("TaskBox", (), {"key": ("x", 0)}))

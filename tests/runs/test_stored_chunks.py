@@ -19,21 +19,18 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import what_differs
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.place.target import resolve_target
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import make_plan
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.runs.array_plan import resources_of
-from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores import MemoryStore
-from shardwrite.stores.posix import PosixStore
 from shardwrite.write import copying
 
 sys.path.insert(0, str(Path(__file__).parent))
+import seams
 from blind import make_blind
 
 SHAPE, CHUNKS = (70, 50), (8, 8)
@@ -62,28 +59,12 @@ def copied(source, path, shards, strategy="fixed-order", **more):
         resources_of(engine),
         PlanOptions(strategy=strategy),
     )
-    job = Job(StoredChunks(metadata, other=given), plan, resolve_target(path, None), RunOptions())
-    return execute([job], engine, lambda _: None)[0]
+    return seams.run_job(StoredChunks(metadata, other=given), plan, path, engine)
 
 
 def chunks_of(path):
     """Encoded bytes of each inner chunk by its position in the array."""
-    opened = open_sharded(path)
-    metadata, store, found = opened.metadata, opened.store, {}
-    grid = metadata.grid
-    for index in grid.shards_in(grid.whole):
-        shard = open_shard(metadata, store, index)
-        if shard is None:
-            continue
-        with shard:
-            for rank in shard.present():
-                at = np.unravel_index(rank, grid.chunks_per_shard)
-                where = tuple(
-                    int(i * n + k) for i, n, k in zip(index, grid.chunks_per_shard, at, strict=True)
-                )
-                offset, nbytes = (int(v) for v in shard.index.table[rank])
-                found[where] = bytes(shard.reader.read(offset, nbytes))
-    return found
+    return seams.chunks_of(open_sharded(path))
 
 
 FORMS = {
@@ -141,7 +122,7 @@ def test_strategies_place_them_as_chunks_that_were_encoded(tmp_path, strategy):
 def test_few_shards_are_open_at_a_time(tmp_path, monkeypatch):
     da.from_array(array()).to_sharded_zarr(tmp_path / "a", shards=(8, 16), **layout())
     n_open, most = [0], [0]
-    real_open, real_exit = PosixStore.open, copying.ExistingShard.__exit__
+    real_open, real_exit = seams.real("open an object"), copying.ExistingShard.__exit__
 
     def opening(self, key):
         reader = real_open(self, key)
@@ -154,7 +135,7 @@ def test_few_shards_are_open_at_a_time(tmp_path, monkeypatch):
         real_exit(self, *exc_info)
 
     monkeypatch.setattr(copying, "_MAX_OPEN", 3)
-    monkeypatch.setattr(PosixStore, "open", opening)
+    monkeypatch.setattr(*seams.step("open an object"), opening)
     monkeypatch.setattr(copying.ExistingShard, "__exit__", closing)
     copied(tmp_path / "a", tmp_path / "b", (72, 56))
     assert (n_open[0], most[0]) == (0, 4)

@@ -6,9 +6,9 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
-from shardwrite.runs.session import Session
 
 VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
 NAMES = ["a", "b", "c"]
@@ -56,15 +56,12 @@ def test_a_failure_of_one_keeps_all_unpublished(tmp_path, more, compute):
 
 
 def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
-    whole = Session.check_whole
-
-    def lacking(session):
+    def forget(session):
         if session.job.target.place.name == "c":
             session.ledger.forget([2])
-        whole(session)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "check_whole", lacking)
+        seams.before(patch, "look for missing shards", forget)
         with pytest.raises(shardwrite.IncompleteError, match="1 of 4 shards"):
             write(tmp_path, arrays_of())
     assert published(tmp_path) == []
@@ -73,15 +70,12 @@ def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
 
 
 def test_the_same_call_goes_on_between_two_publications(tmp_path, monkeypatch):
-    publish = Session.publish
-
-    def killed(session, result):
+    def kill(session, result):
         if session.job.target.place.name == "b":
             raise KeyboardInterrupt
-        return publish(session, result)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "publish", killed)
+        seams.before(patch, "publish the array", kill)
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path, arrays_of())
     assert published(tmp_path) == ["a"]
@@ -100,8 +94,8 @@ def test_a_run_that_cannot_begin_leaves_no_other_behind(tmp_path):
         )
     with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
         write(tmp_path, arrays_of(), mode="w", restart=False, attributes={"a": 1})
-    assert not (tmp_path / "a.shardwrite").exists()
-    assert not (tmp_path / "b.shardwrite").exists()
+    assert not seams.state_beside(tmp_path / "a").exists()
+    assert not seams.state_beside(tmp_path / "b").exists()
     shardwrite.write_region(x[:1], tmp_path, slice(0, 1), name="a")
 
 

@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
+from helpers import Stop
 
 from shardwrite.show.bar import NotebookBar
 
@@ -129,10 +130,6 @@ def test_a_call_that_finds_everything_done_says_so(shown, tmp_path):
         assert "/s" not in told.replace("</s", "")
 
 
-class StopsAfterFourError(Exception):
-    pass
-
-
 def test_an_error_leaves_a_bar_that_says_how_far_it_was_and_the_next_call_goes_on(
     shown, tmp_path, monkeypatch
 ):
@@ -143,7 +140,7 @@ def test_an_error_leaves_a_bar_that_says_how_far_it_was_and_the_next_call_goes_o
     def value(block):
         n_calls[0] += 1
         if n_calls[0] == 5:
-            raise StopsAfterFourError
+            raise Stop
         return block
 
     def x():
@@ -151,7 +148,7 @@ def test_an_error_leaves_a_bar_that_says_how_far_it_was_and_the_next_call_goes_o
         return ones.map_blocks(value, dtype="f8", meta=np.empty((0, 0)), name="x", token="x")
 
     with dask.config.set(scheduler="sync"):
-        with pytest.raises(StopsAfterFourError):
+        with pytest.raises(Stop):
             x().to_sharded_zarr(
                 tmp_path / "x", progress=True, memory_limit="20kB", source_id="x", **KEYWORDS
             )

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
+from helpers import without_receipts
 
 from shardwrite.cli import main
 
@@ -206,17 +208,17 @@ class Work:
         here(
             "write", self.directory / "x.npy", other, *self.arguments, *self.layout, "--threads", 2
         )
-        return bytes_of(other)
+        return without_receipts(other)
 
     def bytes_of(self, path):
         """An array's bytes, by path."""
-        return bytes_of(path)
+        return without_receipts(path)
 
     def check(self):
         """The array is that of an undisturbed run, and nothing else lies about."""
-        assert bytes_of(self.path) == self.undisturbed()
+        assert without_receipts(self.path) == self.undisturbed()
         assert not list(self.path.rglob("*.swtmp"))
-        assert not self.path.with_name("x.zarr.shardwrite").exists()
+        assert not seams.state_beside(self.path).exists()
 
 
 def here(*arguments):
@@ -224,14 +226,6 @@ def here(*arguments):
     done = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
     return done.output
-
-
-def bytes_of(path):
-    return {
-        p.relative_to(path): p.read_bytes()
-        for p in path.rglob("*")
-        if p.is_file() and "receipt" not in p.name
-    }
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 
@@ -25,8 +26,7 @@ def started(cluster, work, job, n=4):
 
     def tell():
         writers = {
-            p.name.split("-")[1]
-            for p in work.path.with_name("x.zarr.shardwrite").glob("run-*/journal-*")
+            p.name.split("-")[1] for p in seams.state_beside(work.path).glob("run-*/journal-*")
         }
         return len(writers) >= n and len(work.shards()) >= 4 * n
 

@@ -17,6 +17,7 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
+import seams
 from click.testing import CliRunner
 from distributed import Client, LocalCluster, Security, get_client
 
@@ -24,7 +25,6 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.cli.common import engine
 from shardwrite.errors import ClusterLostError, SpecError, WorkersLostError
-from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import inside
 from shardwrite.slurm.inside import connect, make_run_directory
@@ -140,12 +140,12 @@ def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
         plain.write_text(json.dumps({"address": cluster.scheduler_address}))
         with pytest.raises(WorkersLostError, match="no worker has come"):
             connect(str(plain))
-        request_drain()
+        seams.request_stop()
         try:
             with pytest.raises(shardwrite.engines.Stopped, match="before a worker"):
                 connect(str(plain))
         finally:
-            reset_drain()
+            seams.forget_stop()
 
 
 def test_a_cluster_that_is_lost_is_no_error_of_the_program():

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import seams
 from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
 from shardwrite.host.resources import job_id
-from shardwrite.place.target import resolve_target
 from shardwrite.slurm.client import requeue, resubmission
 from shardwrite.slurm.script import (
     AllocationJob,
@@ -244,7 +244,7 @@ def test_requeue_has_an_end(monkeypatch, tmp_path):
 
 
 def test_resubmission_quotes():
-    line = resubmission([3, 4, 5, 9], "a b", resolve_target("/x y/z.zarr", "raw"))
+    line = resubmission([3, 4, 5, 9], "a b", seams.target_of("/x y/z.zarr", "raw"))
     assert shlex.split(line)[3:] == [
         "/x y/z.zarr",
         "--name",

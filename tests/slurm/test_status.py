@@ -8,11 +8,11 @@ import threading
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.place.target import resolve_target
 from shardwrite.slurm.notes import record_jobs
 from shardwrite.slurm.status import status
 
@@ -32,7 +32,7 @@ def begun(tmp_path):
 def test_at_half_time_and_after(begun, monkeypatch):
     x, path = begun
     monkeypatch.setenv("PATH", "")
-    target = resolve_target(path, None)
+    target = seams.target_of(path)
     record_jobs(target, "7", "8", 4)
     results = [shardwrite.write_part(x, path, k, 4) for k in (0, 3)]
     found = status(target)
@@ -72,7 +72,7 @@ def test_a_writer_at_work(begun):
     )
     writer.start()
     assert wait.wait(30)
-    found = status(resolve_target(path, None))
+    found = seams.status_of(path)
     go.set()
     writer.join()
     assert found.n_writers == 1

@@ -11,13 +11,11 @@ from pathlib import Path
 import dask.array
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import seams
+from helpers import printed
 
 import shardwrite
-from shardwrite.cli import main
 from shardwrite.cli.jobs import absolute
-from shardwrite.journal.begin import find_run
-from shardwrite.place.target import resolve_target
 from shardwrite.slurm import jobs
 from shardwrite.slurm.notes import record_jobs
 from shardwrite.slurm.status import status
@@ -65,14 +63,8 @@ def cluster(tmp_path, monkeypatch):
     return base
 
 
-def run(*words, code=0):
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 def submit(*words, code=0):
-    return run("write", "x.npy", *words, "--submit", *SIZES, code=code)
+    return printed("write", "x.npy", *words, "--submit", *SIZES, code=code)
 
 
 def of(directory):
@@ -106,30 +98,32 @@ def test_arrays_of_one_name_have_directories_of_their_own(cluster, one, other):
     made = {p for p in set(Path().iterdir()) - before if (p / "array.sbatch").exists()}
     assert len(made) == 2
     for words in (one, other):
-        target = resolve_target(words[0], words[2] if len(words) > 1 else None)
+        target = seams.target_of(words[0], words[2] if len(words) > 1 else None)
         (mine,) = (
             p
             for p in made
             if str(target.directory.root) in of(p)
             and (not target.place.name or target.place.name in of(p))
         )
-        said = run("finalize", *words, "--parts", 4, "--resubmit", mine.absolute(), code=85)
+        said = printed("finalize", *words, "--parts", 4, "--resubmit", mine.absolute(), code=85)
         line = next(
             line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit")
         )
         (theirs,) = made - {mine}
-        refused = run("finalize", *words, "--parts", 4, "--resubmit", theirs.absolute(), code=85)
+        refused = printed(
+            "finalize", *words, "--parts", 4, "--resubmit", theirs.absolute(), code=85
+        )
         assert "slurm resubmit" not in refused
         assert "scripts that write" in refused
-        run("slurm", "cancel", *words)
-        run(*shlex.split(line)[1:])
+        printed("slurm", "cancel", *words)
+        printed(*shlex.split(line)[1:])
         assert (
             (cluster / "submitted")
             .read_text()
             .splitlines()[-2]
             .startswith(f"{mine.absolute()} --parsable --array=0-3 ")
         )
-        run("slurm", "cancel", *words)
+        printed("slurm", "cancel", *words)
 
 
 def test_a_directory_with_other_scripts_is_refused(cluster):
@@ -154,27 +148,27 @@ def test_a_second_submission_is_refused_until_the_first_has_ended(cluster):
         assert "job 41 PENDING" in said
         assert "job 42 PENDING" in said
     assert (cluster / "submitted").read_text() == submitted
-    assert find_run(resolve_target("x.zarr", None)) is not None
+    assert seams.has_run("x.zarr")
     remedy = said.splitlines()[-1].partition("first: ")[2]
     directory = next(p for p in Path().iterdir() if (p / "array.sbatch").exists())
     again = ["slurm", "resubmit", "x.zarr", "--array", "1", "--directory", directory]
-    assert "job 41" in run(*again, code=1)
-    assert "cancelled 41, 42" in run(*shlex.split(remedy)[1:])
-    run(*again)
+    assert "job 41" in printed(*again, code=1)
+    assert "cancelled 41, 42" in printed(*shlex.split(remedy)[1:])
+    printed(*again)
     assert "--array=1%2 array.sbatch" in (cluster / "submitted").read_text(), (
         "the limit of tasks at a time is kept"
     )
-    found = status(resolve_target("x.zarr", None))
+    found = seams.status_of("x.zarr")
     assert {job["id"] for job in found.jobs} == {"43", "44"}
     assert found.n_parts == 4
 
 
 def test_resubmit_refuses(cluster):
-    assert "no scripts are there" in run("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
+    assert "no scripts are there" in printed("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
     submit("x.zarr", "--directory", "here")
     wrong = ["slurm", "resubmit", "x.zarr", "--directory", "here", "--array"]
-    assert "no list of parts" in run(*wrong, "1 --uid=0", code=2)
-    assert "scripts that write" in run(
+    assert "no list of parts" in printed(*wrong, "1 --uid=0", code=2)
+    assert "scripts that write" in printed(
         "slurm", "resubmit", "y.zarr", "--directory", "here", "--array", "1", code=2
     )
 
@@ -184,14 +178,14 @@ def in_job(monkeypatch, *words, **environ):
     with monkeypatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        run(*words)
+        printed(*words)
 
 
 @pytest.mark.compat
 def test_jobs_that_nobody_has_submitted_here_are_known(cluster, monkeypatch):
     """Allocations, and arrays by scripts of the user's, once they have worked; but no interactive
     job, which is its user's."""
-    run("init", "x.npy", "x.zarr", *LAYOUT)
+    printed("init", "x.npy", "x.zarr", *LAYOUT)
     part = ["write-part", "x.npy", "x.zarr", "0/4"]
     batch = {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"}
     in_job(monkeypatch, *part, **batch)
@@ -200,7 +194,7 @@ def test_jobs_that_nobody_has_submitted_here_are_known(cluster, monkeypatch):
     for job in ("6", "7", "9"):
         (cluster / "queue" / job).write_text("PENDING")
     assert "job 6 PENDING, job 7 PENDING" in submit("x.zarr", code=1)
-    assert json.loads(run("slurm", "cancel", "x.zarr", "--json"))["jobs"] == ["6", "7"]
+    assert json.loads(printed("slurm", "cancel", "x.zarr", "--json"))["jobs"] == ["6", "7"]
     assert [job.name for job in (cluster / "queue").iterdir()] == ["9"]
 
 
@@ -222,7 +216,7 @@ def killed(monkeypatch, job):
 def test_how_jobs_ended(cluster, monkeypatch):
     """As SLURM tells it, by squeue for some minutes and by sacct for longer; else what is known of
     any."""
-    run("init", "x.npy", "x.zarr", *LAYOUT)
+    printed("init", "x.npy", "x.zarr", *LAYOUT)
     states = {
         "11": "OUT_OF_MEMORY",
         "12": "CANCELLED",
@@ -232,7 +226,7 @@ def test_how_jobs_ended(cluster, monkeypatch):
     }
     for job in (*states, "16", "17"):
         killed(monkeypatch, job)
-    target = resolve_target("x.zarr", None)
+    target = seams.target_of("x.zarr")
     (cluster / "endings").write_text(
         "".join(f"{job}|{job}|{state}\n" for job, state in states.items())
     )
@@ -251,33 +245,33 @@ def test_how_jobs_ended(cluster, monkeypatch):
 
 
 def test_tasks_that_ended_before_they_began_to_write_are_told_too(cluster):
-    run("init", "x.npy", "x.zarr", *LAYOUT)
-    record_jobs(resolve_target("x.zarr", None), "20", "21", 4)
+    printed("init", "x.npy", "x.zarr", *LAYOUT)
+    record_jobs(seams.target_of("x.zarr"), "20", "21", 4)
     (cluster / "endings").write_text("31|20_1|OUT_OF_MEMORY\n32|20_2|COMPLETED\n20|20_3|RUNNING\n")
-    assert list(status(resolve_target("x.zarr", None)).failures.values()) == [1]
+    assert list(seams.status_of("x.zarr").failures.values()) == [1]
 
 
 def test_what_is_no_number_of_a_job_does_not_reach_slurm(cluster, monkeypatch):
     """Others may write beside an array in a shared directory."""
     monkeypatch.setattr(jobs, "_GONE_SECONDS", 0.2)
-    run("init", "x.npy", "x.zarr", *LAYOUT)
-    run_path = find_run(resolve_target("x.zarr", None)).path
+    printed("init", "x.npy", "x.zarr", *LAYOUT)
+    run_path = seams.run_directory("x.zarr")
     (run_path / "jobs-a.json").write_text(
         json.dumps({"array": "--user=root", "finalize": "8", "n_parts": "x"})
     )
     (run_path / "jobs-b.json").write_text(json.dumps({"driver": "-u", "workers": ["9", "--me"]}))
     (run_path / "jobs-c.json").write_text("{")
-    assert json.loads(run("slurm", "cancel", "x.zarr", "--json"))["n_known"] == 2
+    assert json.loads(printed("slurm", "cancel", "x.zarr", "--json"))["n_known"] == 2
 
 
 def test_only_what_is_missing_is_written_by_a_rank_that_starts(cluster):
     """A part of the same run again, and of another number of parts: the journal says what is done."""
-    run("init", "x.npy", "x.zarr", *LAYOUT)
-    run("write-part", "x.npy", "x.zarr", "1/4")
+    printed("init", "x.npy", "x.zarr", *LAYOUT)
+    printed("write-part", "x.npy", "x.zarr", "1/4")
     there = {p: p.stat().st_mtime_ns for p in Path("x.zarr").glob("c/*/*")}
     assert 0 < len(there) < 16
     for part in ("1/4", "0/1"):
-        run("write-part", "x.npy", "x.zarr", part)
+        printed("write-part", "x.npy", "x.zarr", part)
     now = {p: p.stat().st_mtime_ns for p in Path("x.zarr").glob("c/*/*")}
     assert len(now) == 16
     assert {p: now[p] for p in there} == there
@@ -312,36 +306,36 @@ def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, comm
     """The scripts that were submitted are run here, as bash reads them."""
     submitted = [command, "h", "n", "--submit", *how, "--parts", 3, "--at-once", 2]
     submitted += ["--memory-limit", "50kB"]  # so that there is a group for each part
-    dry = run(*submitted, "--dry-run")
+    dry = printed(*submitted, "--dry-run")
     assert "#SBATCH --array=0-2%2" in dry
     assert not Path("n").exists(), "nothing was begun"
-    said = json.loads(run(*submitted, "--json"))
+    said = json.loads(printed(*submitted, "--json"))
     assert (said["array"], said["finalize"], said["parts"]) == ("41", "42", 3)
     where = Path(said["directory"])
     assert (where / "array.sbatch").read_text() in dry
-    assert "job 41 PENDING" in run(*submitted, code=1)
-    found = json.loads(run("slurm", "status", "n", "--json", code=85))
+    assert "job 41 PENDING" in printed(*submitted, code=1)
+    found = json.loads(printed("slurm", "status", "n", "--json", code=85))
     assert (found["n_parts"], found["parts_left"], found["n_done_shards"]) == (3, [0, 1, 2], 0)
     assert {job["id"] for job in found["jobs"]} == {"41", "42"}
     words = words_of(where / "array.sbatch")
     for part in (0, 2):
-        run(*(word.replace("PART", str(part)) for word in words))
-    found = json.loads(run("slurm", "status", "n", "--json", code=85))
+        printed(*(word.replace("PART", str(part)) for word in words))
+    found = json.loads(printed("slurm", "status", "n", "--json", code=85))
     assert (found["parts_left"], found["is_whole"]) == ([1], False)
-    assert "41, 42" in run("slurm", "cancel", "n")
-    said = run(*words_of(where / "finalize.sbatch"), code=85)
+    assert "41, 42" in printed("slurm", "cancel", "n")
+    said = printed(*words_of(where / "finalize.sbatch"), code=85)
     line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
-    run(*shlex.split(line)[1:])
+    printed(*shlex.split(line)[1:])
     assert " --array=1%2 " in (cluster / "submitted").read_text().splitlines()[-2]
-    assert json.loads(run("slurm", "status", "n", "--json", code=85))["parts_left"] == [1]
-    run(*(word.replace("PART", "1") for word in words))
-    run("slurm", "cancel", "n")
-    run(*words_of(where / "finalize.sbatch"))
-    assert json.loads(run("slurm", "status", "n", "--json"))["is_whole"]
+    assert json.loads(printed("slurm", "status", "n", "--json", code=85))["parts_left"] == [1]
+    printed(*(word.replace("PART", "1") for word in words))
+    printed("slurm", "cancel", "n")
+    printed(*words_of(where / "finalize.sbatch"))
+    assert json.loads(printed("slurm", "status", "n", "--json"))["is_whole"]
     for name, n in TREE.items():
         found = shardwrite.open_sharded(f"n/{name}")[...]
         np.testing.assert_array_equal(found, np.arange(1, n * n + 1).reshape(n, n))
-    assert "nothing was begun for" in run(*shlex.split(line)[1:], code=85)
+    assert "nothing was begun for" in printed(*shlex.split(line)[1:], code=85)
 
 
 def words_of(script):
@@ -383,30 +377,30 @@ def test_commands_of_slurm_submit_what_others_do(cluster, hierarchy, command, ot
     if command == "precomputed":
         np.save("x.npy", np.ones((16, 64, 64), "u4"))
     words = [src, "new", *how.get(command, []), "--parts", 4, "--at-once", 2, "--lead", 60]
-    shown = run(command, *words, "--submit", "--dry-run")
-    assert shown == run("slurm", other, *words, "--dry-run")
+    shown = printed(command, *words, "--submit", "--dry-run")
+    assert shown == printed("slurm", other, *words, "--dry-run")
     for wrong in (["--threads", 2], ["--recheck"]):
         said = [
-            run(command, *words, "--submit", *wrong, code=2).splitlines()[-1],
-            run("slurm", other, *words, *wrong, code=2).splitlines()[-1],
+            printed(command, *words, "--submit", *wrong, code=2).splitlines()[-1],
+            printed("slurm", other, *words, *wrong, code=2).splitlines()[-1],
         ]
         assert said == [f"Error: {wrong[0]} does not go with --submit"] * 2
     for option in (["--at-once", 2], ["--cores", 2]):
-        said = run(command, src, "new", *how.get(command, []), *option, code=2)
+        said = printed(command, src, "new", *how.get(command, []), *option, code=2)
         assert f"{option[0]} is for job" in said
         assert "give --submit" in said
     assert not Path("new").exists()
-    told = json.loads(run("slurm", other, *words, "--json"))
+    told = json.loads(printed("slurm", other, *words, "--json"))
     assert Path(told["directory"], "array.sbatch").read_text() in shown
-    assert "job 41 PENDING" in run(command, *words, "--submit", code=1)
+    assert "job 41 PENDING" in printed(command, *words, "--submit", code=1)
 
 
 def test_a_conversion_by_jobs_needs_another_place(cluster, hierarchy):
     for words in (["shard", "h", "--submit"], ["slurm", "shard", "h"]):
-        assert "give DST" in run(*words, "--parts", 2, code=2)
-    said = run("shard", "h", "n", "--submit", "--cluster", "slurm", "--jobs", 2, code=2)
+        assert "give DST" in printed(*words, "--parts", 2, code=2)
+    said = printed("shard", "h", "n", "--submit", "--cluster", "slurm", "--jobs", 2, code=2)
     assert "--cluster does not go with --submit" in said
-    said = run("shard", "h", "n", "--cluster", "slurm", "--jobs", 2, "--at-once", 2, code=2)
+    said = printed("shard", "h", "n", "--cluster", "slurm", "--jobs", 2, "--at-once", 2, code=2)
     assert "goes with --submit, and not with --cluster" in said
 
 
@@ -415,14 +409,14 @@ HERE = ["--parts", 2, "--directory", "here"]
 
 @pytest.mark.compat
 def test_what_of_a_conversion_is_refused(cluster, hierarchy):
-    assert "shards are needed" in run("slurm", "shard", "h", "n", "--shards", "none", code=2)
-    assert "outside of the source" in run("slurm", "shard", "h", "h/n", code=2)
-    assert "there is no such" in run("slurm", "shard", "gone", "n", code=2)
-    assert "0 is not one" in run("slurm", "reshard", "h", "n", "--chunks", "0", code=2)
-    run("slurm", "shard", "h", "n", "--parts", 2, "--directory", "here")
-    run("slurm", "cancel", "n")
-    assert "scripts that write" in run("slurm", "unshard", "h", "m", *HERE, code=2)
-    assert "another plan" in run("slurm", "unshard", "h", "n", *HERE, code=1)
+    assert "shards are needed" in printed("slurm", "shard", "h", "n", "--shards", "none", code=2)
+    assert "outside of the source" in printed("slurm", "shard", "h", "h/n", code=2)
+    assert "there is no such" in printed("slurm", "shard", "gone", "n", code=2)
+    assert "0 is not one" in printed("slurm", "reshard", "h", "n", "--chunks", "0", code=2)
+    printed("slurm", "shard", "h", "n", "--parts", 2, "--directory", "here")
+    printed("slurm", "cancel", "n")
+    assert "scripts that write" in printed("slurm", "unshard", "h", "m", *HERE, code=2)
+    assert "another plan" in printed("slurm", "unshard", "h", "n", *HERE, code=1)
     assert not Path("m").exists()
 
 
@@ -435,22 +429,22 @@ def test_a_scale_of_a_volume(cluster, axes):
     address = f"precomputed://{Path.cwd()}/volume"
     words = ["cube.npy", address, "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
     words += ["--shard-nbytes", "4kB", "--parts", 2, "--directory", "jobs"]
-    shown = run("precomputed", *words, "--submit", "--dry-run")
+    shown = printed("precomputed", *words, "--submit", "--dry-run")
     assert "write-part" in shown
     assert ("--axes" in shown) == (axes == "xyz")
     assert not Path("volume").exists()
-    told = json.loads(run("slurm", "precomputed", *words, "--json"))
+    told = json.loads(printed("slurm", "precomputed", *words, "--json"))
     assert told["parts"] == 2
     assert len((cluster / "submitted").read_text().splitlines()) == 2
-    run("slurm", "cancel", "volume/4_4_40")
+    printed("slurm", "cancel", "volume/4_4_40")
     for number in range(2):
-        run(*step("array.sbatch", number))
+        printed(*step("array.sbatch", number))
     assert not Path("volume/info").exists()
-    run(*step("finalize.sbatch"))
+    printed(*step("finalize.sbatch"))
     found = shardwrite.from_precomputed("volume", axes=axes)
     np.testing.assert_array_equal(found.compute(), values)
     assert shardwrite.verify("volume/4_4_40", deep=True).is_good
-    run("verify", "volume/4_4_40", "--against", "cube.npy")  # whose axes the scale knows
+    printed("verify", "volume/4_4_40", "--against", "cube.npy")  # whose axes the scale knows
 
 
 @pytest.mark.parametrize(
@@ -466,19 +460,19 @@ def test_tasks_copy_encoded_chunks(cluster, axes, options):
     shardwrite.to_sharded_zarr(values, "z.zarr", shards=16, chunks=8, **where)
     words = ["--resolution", "4,4,40", "--chunks", 8, "--shard-nbytes", "5kB"]
     words += options.split() if "source" in options else []
-    run("precomputed", "z.zarr", "one", *words)
+    printed("precomputed", "z.zarr", "one", *words)
     words += ["--memory-limit", "200kB", "--parts", 3, "--directory", "jobs"]
-    shown = run("slurm", "precomputed", "z.zarr", "volume", *words, "--dry-run")
-    run("slurm", "precomputed", "z.zarr", "volume", *words)
-    run("slurm", "cancel", "volume/4_4_40")
+    shown = printed("slurm", "precomputed", "z.zarr", "volume", *words, "--dry-run")
+    printed("slurm", "precomputed", "z.zarr", "volume", *words)
+    printed("slurm", "cancel", "volume/4_4_40")
     text = Path("jobs", "array.sbatch").read_text()
     assert text in shown
     assert f"OPTIONS=({options})" in text
     assert 'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS"' in text
-    assert find_run(resolve_target("volume/4_4_40", None)).record.copies == (not options)
+    assert seams.record_of("volume/4_4_40").copies == (not options)
     for number in range(3):
-        run(*step("array.sbatch", number))
-    run(*step("finalize.sbatch"))
+        printed(*step("array.sbatch", number))
+    printed(*step("finalize.sbatch"))
     made, wanted = (
         {path.name: path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
         for root in ("volume", "one")
@@ -498,32 +492,34 @@ def test_a_scale_whose_hash_scatters_the_chunks(cluster):
     words += ["--shard-nbytes", "4kB", "--sharding", json.dumps({**sharding, "shard_bits": 3})]
     words += ["--parts", 2, "--directory", "jobs", "--memory-limit", "50kB"]
     words += ["--source-chunks", "8,8,32"]
-    shown = run("slurm", "precomputed", *words, "--dry-run")
+    shown = printed("slurm", "precomputed", *words, "--dry-run")
     commands = [line.split()[2:] for line in shown.splitlines() if line.startswith("sbatch")]
     after = ["--dependency=afterany:<id", "of", "the", "array>"]
     last = ["array.sbatch"], [*after, "array.sbatch"], [*after, "finalize.sbatch"]
     assert commands == list(last)
     assert not Path("volume").exists()
-    told = json.loads(run("slurm", "precomputed", *words, "--json"))
+    told = json.loads(printed("slurm", "precomputed", *words, "--json"))
     lines = (cluster / "submitted").read_text().splitlines()
     assert len(lines) == 3
     assert f"afterany:{told['array']} array.sbatch" in lines[1]
     assert f"afterany:{told['gather']} finalize.sbatch" in lines[2]
-    assert "is being written already" in run("slurm", "precomputed", *words, code=1)
-    run("slurm", "cancel", "volume/4_4_40")
-    assert json.loads(run("slurm", "status", "volume/4_4_40", "--json", code=85))["n_parts"] == 2
-    run(*step("array.sbatch", 1))
-    found = json.loads(run("slurm", "status", "volume/4_4_40", "--json", code=85))
+    assert "is being written already" in printed("slurm", "precomputed", *words, code=1)
+    printed("slurm", "cancel", "volume/4_4_40")
+    assert (
+        json.loads(printed("slurm", "status", "volume/4_4_40", "--json", code=85))["n_parts"] == 2
+    )
+    printed(*step("array.sbatch", 1))
+    found = json.loads(printed("slurm", "status", "volume/4_4_40", "--json", code=85))
     assert found["parts_left"] == [0]
-    said = run(*step("finalize.sbatch"), code=85)
+    said = printed(*step("finalize.sbatch"), code=85)
     line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
-    again = run(*shlex.split(line)[1:], "--dry-run").splitlines()[1:]
+    again = printed(*shlex.split(line)[1:], "--dry-run").splitlines()[1:]
     assert [line.split()[2:] for line in again] == [["--array=0", *last[0]], *last[1:]]
     for number in (0, 0, 1):
-        run(*step("array.sbatch", number))
-    found = json.loads(run("slurm", "status", "volume/4_4_40", "--json", code=85))
+        printed(*step("array.sbatch", number))
+    found = json.loads(printed("slurm", "status", "volume/4_4_40", "--json", code=85))
     assert found["n_done_shards"] == found["n_shards"]
-    run(*step("finalize.sbatch"))
+    printed(*step("finalize.sbatch"))
     np.testing.assert_array_equal(shardwrite.from_precomputed("volume", axes="zyx"), values)
     assert {path.name for path in Path("volume").iterdir()} == {"info", "4_4_40"}
 

@@ -7,21 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import ClusterError, SpecError, SubmitError
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.lease import this_process
-from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import cluster, jobs, notes
 from shardwrite.slurm.elastic import _job_class, _Jobs, arguments_of, workers_of
@@ -211,7 +208,7 @@ def test_sbatch_is_not_here(tmp_path, monkeypatch):
     command = ["write", "x.npy", "x.zarr", "--cluster", "slurm", "--jobs", "2"]
     done = CliRunner().invoke(main, [*command, "--shards", "3", "--chunks", "2"])
     assert done.exit_code == 2
-    assert not (tmp_path / "x.zarr.shardwrite").exists()
+    assert not seams.state_beside(tmp_path / "x.zarr").exists()
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 1, done.output
     assert "sbatch" in done.output
@@ -232,11 +229,6 @@ def test_what_was_written_needs_no_jobs(tmp_path, monkeypatch):
 
 def test_it_is_incomplete_and_not_wrong():
     assert exit_code_of(ClusterError("x", waited_seconds=1.0)) == 85
-
-
-def dead():
-    """A process of this machine that is no more."""
-    return replace(this_process(), pid=2**22 - 1, started="1")
 
 
 class Stand:
@@ -271,11 +263,10 @@ def test_cancel(begun, tmp_path, monkeypatch):
     """Drivers first, then what is left of arrays and workers, also of those that a driver had yet
     to write down."""
     _, path = begun
-    target = resolve_target(path, None)
-    run = find_run(target)
+    target, run = seams.target_of(path), seams.run_of(path)
     stand = Stand(tmp_path, monkeypatch)
     record_jobs(target, "20", "21", 3)
-    monkeypatch.setattr(notes, "this_process", dead)
+    monkeypatch.setattr(notes, "this_process", seams.dead_process)
     monkeypatch.setenv("SLURM_JOB_ID", "10")
     DriverNote("one").keep(run, ["11", "12"])
     monkeypatch.delenv("SLURM_JOB_ID")
@@ -304,23 +295,23 @@ def test_cancel(begun, tmp_path, monkeypatch):
 def test_cancel_where_nothing_is_known_or_slurm_is_not_here(begun, tmp_path, monkeypatch):
     _, path = begun
     monkeypatch.setenv("PATH", "")
-    assert cancel_all(resolve_target(path, None)).jobs == [], "no jobs, no questions"
-    assert cancel_all(resolve_target(tmp_path / "none", None)).n_known == 0
-    record_jobs(resolve_target(path, None), "20", "21", 3)
+    assert cancel_all(seams.target_of(path)).jobs == [], "no jobs, no questions"
+    assert cancel_all(seams.target_of(tmp_path / "none")).n_known == 0
+    record_jobs(seams.target_of(path), "20", "21", 3)
     with pytest.raises(SubmitError, match="squeue is not in PATH"):
-        cancel_all(resolve_target(path, None))
+        cancel_all(seams.target_of(path))
 
 
 def test_a_cancelled_driver_submits_no_more_and_the_next_does(begun, monkeypatch):
     """A driver that is no job is told by a file; it says when it has ended, and until then it is
     named."""
     _, path = begun
-    target = resolve_target(path, None)
+    target = seams.target_of(path)
     monkeypatch.setattr(jobs, "_GONE_SECONDS", 0.2)
     driver, submitted_by = _Jobs(target), []
     driver.keep()
     assert not driver.look_whether_cancelled()
-    assert cancel_all(target).alive == [f"{this_process().host}:{os.getpid()}"]
+    assert cancel_all(target).alive == [f"{seams.this_process()['host']}:{os.getpid()}"]
 
     class Job:
         async def _submit_job(self, script):
@@ -342,12 +333,11 @@ def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
     """Nothing beside a driver that lives; workers without one are cancelled, those of this job's
     earlier start among them."""
     _, path = begun
-    target = resolve_target(path, None)
-    run = find_run(target)
+    target, run = seams.target_of(path), seams.run_of(path)
     stand = Stand(tmp_path, monkeypatch)
     stand.has(j11="RUNNING", j12="RUNNING", j13="RUNNING")
     with monkeypatch.context() as patch:
-        patch.setattr(notes, "this_process", dead)
+        patch.setattr(notes, "this_process", seams.dead_process)
         DriverNote("dead").keep(run, ["11"])
         patch.setenv("SLURM_JOB_ID", "10")
         DriverNote("own").keep(run, ["12"])
@@ -372,18 +362,18 @@ def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
 
 def test_ids_are_kept_as_they_come_and_when_the_run_begins(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "10")
-    target = resolve_target(tmp_path / "x", None)
+    target = seams.target_of(tmp_path / "x")
     jobs = _Jobs(target)
     jobs.add("11")
     x = da.ones((16, 16), chunks=8)
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=8, chunks=8))
     jobs.keep()
-    assert submitted(find_run(target)).ids == ["10", "11"]
+    assert submitted(seams.run_of(tmp_path / "x")).ids == ["10", "11"]
     jobs.add("12")
-    assert submitted(find_run(target)).ids == ["10", "11", "12"]
+    assert submitted(seams.run_of(tmp_path / "x")).ids == ["10", "11", "12"]
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=8, chunks=4), restart=True)
     jobs.keep()
-    assert submitted(find_run(target)).ids == ["10", "11", "12"], (
+    assert submitted(seams.run_of(tmp_path / "x")).ids == ["10", "11", "12"], (
         "kept with the run that took the place"
     )
 
@@ -408,7 +398,7 @@ def test_failures_by_cause(begun, monkeypatch):
     killed += f"shardwrite.write_part(x, {str(path)!r}, 0, 1, source_id='s')\n"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     subprocess.run([sys.executable, "-c", killed], check=False)
-    found = status(resolve_target(path, None))
+    found = seams.status_of(path)
     assert next(iter(found.failures.items())) == ("OSError ENOSPC", 2)
     assert sum(n for cause, n in found.failures.items() if "killed" in cause) == 1
     assert "2 of OSError ENOSPC" in str(found)

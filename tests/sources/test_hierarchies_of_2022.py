@@ -10,10 +10,9 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
+from helpers import printed
 
 import shardwrite
-from shardwrite.cli import main
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.sources import as_dask, open_source
 
@@ -40,12 +39,6 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*words, code=0):
-    found = CliRunner().invoke(main, list(map(str, words)))
-    assert found.exit_code == code, found.output
-    return found.output
-
-
 NAMES = [
     "h/u", "h/u/", "./h/u", "h", "h/", "h::u", "h/data/root/u", "h/meta/root/u.array.json", "two/u",
     "two::u", "root", "root/data/root", "h.zip", "h.zip::u", "root.zip",
@@ -67,7 +60,7 @@ def test_each_name_of_an_array(here, name):
         known = source.metadata
         assert (known.fill_value, known.dimension_names) == (7, ("y", "x"))
         assert known.attributes == {"a": 1}
-    run("write", name, "new.zarr", *LAYOUT)
+    printed("write", name, "new.zarr", *LAYOUT)
     np.testing.assert_array_equal(zarr.open_array("new.zarr", mode="r")[...], VALUES)
 
 
@@ -98,7 +91,7 @@ def test_names_that_are_none(here, name, dataset, message):
     with pytest.raises(SpecError, match=message):
         open_source(name, dataset=dataset)
     if dataset is None:
-        assert "choose one" in run("write", name, "new.zarr", *LAYOUT, code=2)
+        assert "choose one" in printed("write", name, "new.zarr", *LAYOUT, code=2)
 
 
 def test_the_identity_is_that_of_the_document(here):
@@ -132,21 +125,23 @@ def test_a_write_from_it_is_continued(here):
 
 def test_every_command_that_takes_a_source(here):
     assert here
-    assert "24, 20" in run("plan", "h/u", *LAYOUT)
-    run("init", "h/u", "parts.zarr", *LAYOUT)
+    assert "24, 20" in printed("plan", "h/u", *LAYOUT)
+    printed("init", "h/u", "parts.zarr", *LAYOUT)
     for number in range(2):
-        run("write-part", "h/u", "parts.zarr", f"{number}/2")
-    run("finalize", "parts.zarr")
+        printed("write-part", "h/u", "parts.zarr", f"{number}/2")
+    printed("finalize", "parts.zarr")
     np.testing.assert_array_equal(zarr.open_array("parts.zarr")[...], VALUES)
-    run("update", "two/g/v", "parts.zarr", "--region", "0:24,0:20")
+    printed("update", "two/g/v", "parts.zarr", "--region", "0:24,0:20")
     np.testing.assert_array_equal(zarr.open_array("parts.zarr")[...], VALUES + 1)
-    run("verify", "parts.zarr", "--against", "two/g/v")
-    script = run("slurm", "script", "array", "h/u", "s.zarr", "--parts", 2, *LAYOUT)
+    printed("verify", "parts.zarr", "--against", "two/g/v")
+    script = printed("slurm", "script", "array", "h/u", "s.zarr", "--parts", 2, *LAYOUT)
     assert "write-part" in script
     np.save("cube.npy", np.arange(8 * 9 * 10, dtype="u1").reshape(8, 9, 10))
     cube = ["--shards", "4,9,10", "--chunks", "2,3,5", "--array-format", "transformer-2022"]
-    run("write", "cube.npy", "c", "--name", "w", *cube)
-    run("precomputed", "c/w", "volume", "--axes", "zyx", "--resolution", "4,4,4", "--chunks", "4")
+    printed("write", "cube.npy", "c", "--name", "w", *cube)
+    printed(
+        "precomputed", "c/w", "volume", "--axes", "zyx", "--resolution", "4,4,4", "--chunks", "4"
+    )
     found = shardwrite.from_precomputed("volume", axes="zyx").compute(scheduler="sync")
     np.testing.assert_array_equal(found, np.load("cube.npy"))
 
@@ -154,7 +149,7 @@ def test_every_command_that_takes_a_source(here):
 def test_it_does_not_replace_itself(here):
     before = sorted(here.rglob("*"))
     again = ["--name", "u", "--array-format", "transformer-2022", "--overwrite", *LAYOUT]
-    assert "the source reads the array that it is to replace" in run(
+    assert "the source reads the array that it is to replace" in printed(
         "write", "h/u", "h", *again, code=2
     )
     assert sorted(here.rglob("*")) == before

@@ -13,7 +13,7 @@ import zarr
 
 import shardwrite
 from shardwrite import ShardwriteError
-from shardwrite.sources.registry import open_source
+from shardwrite.sources import open_source
 
 X = np.arange(64, dtype="u4").reshape(8, 8)
 GOOD = {"shards": 8, "chunks": 4}

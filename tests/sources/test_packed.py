@@ -7,11 +7,10 @@ import warnings
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
+from helpers import run
 
 import shardwrite
 from shardwrite import ShardWriter, SpecError
-from shardwrite.cli import main
 from shardwrite.sources import as_dask, decoded, open_source
 
 xarray = pytest.importorskip("xarray")
@@ -100,10 +99,6 @@ def test_values_are_those_that_xarray_decodes(tmp_path, kind):
         about = seed, values.dtype, attributes, fill
         assert got.dtype == wanted.dtype.newbyteorder("="), about
         np.testing.assert_array_equal(got, wanted.values, err_msg=str(about))
-
-
-def run(*words):
-    return CliRunner().invoke(main, [str(word) for word in words])
 
 
 def write(path, out, *options):

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import dask
 import numpy as np
 import pytest
+import seams
 
 from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
@@ -375,15 +376,10 @@ def test_zarr_chunks(tmp_path):
 
 
 def test_each_shard_of_a_zarr_is_opened_once(tmp_path, monkeypatch):
-    from shardwrite.stores.posix import PosixStore
-
     data = values(SHAPE)
     path, _ = make_sharded(tmp_path, data)
     opened = []
-    original = PosixStore.open
-    monkeypatch.setattr(
-        PosixStore, "open", lambda self, key: opened.append(key) or original(self, key)
-    )
+    seams.before(monkeypatch, "open an object", lambda store, key: opened.append(key))
     array = as_dask(pickle.loads(pickle.dumps(open_source(str(path)))))
     np.testing.assert_array_equal(array.compute(scheduler="sync"), data)
     assert len(opened) == len(set(opened)) == array.npartitions

@@ -10,13 +10,10 @@ from unittest import mock
 import dask
 import dask.array as da
 import pytest
+import seams
 
 from shardwrite import StoreError
-from shardwrite.journal.begin import find_run
-from shardwrite.journal.lease import Lease, live_holders
-from shardwrite.journal.takeover import discard_run
 from shardwrite.place.base import kind_of
-from shardwrite.place.target import resolve_target
 from shardwrite.stores import looking
 from shardwrite.stores.looking import is_file, is_there, listed, mode_of, read_file, read_json
 from shardwrite.stores.posix import PosixStore
@@ -88,15 +85,15 @@ def test_a_run_whose_leases_cannot_be_listed_is_not_taken_away(tmp_path, number)
     x = da.ones((32, 32), chunks=8)
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
         x.to_sharded_zarr(path, shards=8, chunks=4, memory_limit="20kB", progress=stop)
-    run = find_run(resolve_target(path, None))
-    with Lease(run.path, "another"):
+    run = seams.run_of(path)
+    with seams.hold(run.path):
         with failing("os.listdir", number):
             with pytest.raises(StoreError):
-                live_holders(run.path)
+                seams.is_held(run.path)
             with pytest.raises(StoreError):
-                discard_run(run)
+                seams.give_up(run)
         assert run.path.is_dir()
-        assert find_run(run.target).run == run.run
+        assert seams.has_run(path)
 
 
 @pytest.mark.parametrize("number", FAILURES, ids=errno.errorcode.get)
@@ -126,7 +123,7 @@ def test_metadata_of_a_run_that_ends_meanwhile(tmp_path, monkeypatch):
     x = da.ones((32, 32), chunks=8)
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
         x.to_sharded_zarr(path, shards=8, chunks=4, memory_limit="20kB", progress=stop)
-    run = find_run(resolve_target(path, None))
+    run = seams.run_of(path)
     real = looking.read_blocks
 
     def read_blocks(file, limit_nbytes):

@@ -6,11 +6,11 @@ import json
 
 import dask.array as da
 import pytest
+import seams
 
 import shardwrite
 from shardwrite import StoreError
 from shardwrite.journal.rundir import proof_in
-from shardwrite.place.target import resolve_target
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state, set_aside
 
@@ -28,7 +28,7 @@ def array(tmp_path):
 
 
 def run_of(array, name="taken-abc"):
-    return array.with_name("x.shardwrite") / name
+    return seams.state_beside(array) / name
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_data_of_a_run_without_a_plan_stop_the_next_writer(tmp_path):
     path = tmp_path / "x"
     x = da.arange(64, chunks=8)
     x.to_sharded_zarr(path, shards=16, chunks=8)
-    left = path.with_name("x.shardwrite") / "ended-abc" / "replaced"
+    left = seams.state_beside(path) / "ended-abc" / "replaced"
     left.mkdir(parents=True)
     (left / "data").write_bytes(b"data")
     with pytest.raises(StoreError, match="move it away, which deletes nothing"):
@@ -118,6 +118,6 @@ def test_data_of_a_run_without_a_plan_stop_the_next_writer(tmp_path):
 
 
 def test_a_torn_plan_proves_nothing(array):
-    target = resolve_target(array, None)
+    target = seams.target_of(array)
     (run_of(array) / "plan.json").write_text(json.dumps(PLAN)[:20])
     assert proof_in(run_of(array), target, "abc").entry == {}

@@ -17,6 +17,7 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 from shardwrite.stores import posix
@@ -179,14 +180,12 @@ def test_consolidated_metadata_keep_theirs(tmp_path):
 
 def test_a_temporary_is_for_its_owner_alone_until_it_is_whole(shared, monkeypatch):
     seen = []
-    real = posix.PosixWriter.write
 
-    def write(self, buffers):
-        if "/c/" in self.path:
-            seen.append(stat.S_IMODE(os.fstat(self._fd).st_mode))
-        return real(self, buffers)
+    def look(writer, buffers):
+        if "/c/" in writer.path:
+            seen.append(stat.S_IMODE(os.fstat(writer._fd).st_mode))
 
-    monkeypatch.setattr(posix.PosixWriter, "write", write)
+    seams.before(monkeypatch, "write a file", look)
     update(shared, "fixed-order")
     assert set(seen) == {0o600}
 
@@ -238,13 +237,11 @@ def test_a_replaced_array_keeps_the_mode_and_group_of_its_directory(shared):
 def test_what_lies_beside_a_private_array_is_as_private(shared, monkeypatch):
     os.chmod(shared, 0o700)
     seen = []
-    real = posix.PosixWriter.publish
 
-    def publish(self):
+    def look(_):
         seen.extend(told(path) for path in shared.parent.glob("x.shardwrite"))
-        real(self)
 
-    monkeypatch.setattr(posix.PosixWriter, "publish", publish)
+    seams.before(monkeypatch, "rename a file", look)
     update(shared, "fixed-order")
     os.truncate(shared / "c/0/0", 20)
     shardwrite.repair(shared, source() + 1)

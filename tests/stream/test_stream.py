@@ -13,6 +13,7 @@ import time
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import tensorstore as ts
 import zarr
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +23,6 @@ from tiers import some
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, ShardWriter, SpecError, StoreError
 from shardwrite.grid import Box
-from shardwrite.stores.posix import PosixTransaction, PosixWriter
 from shardwrite.stream.window import Block, Buffers, Layers
 
 STRATEGIES = [
@@ -76,7 +76,7 @@ def test_readers_see_every_flushed_slice(tmp_path, strategy, location, compresso
                 assert shardwrite.verify(path, deep=True).is_good
     np.testing.assert_array_equal(read(path), whole)
     assert shardwrite.verify(path, deep=True).is_good
-    assert not (tmp_path / "movie.shardwrite").exists()
+    assert not seams.state_beside(tmp_path / "movie").exists()
 
 
 def test_shards_of_one_slice_are_committed_as_they_come(tmp_path):
@@ -234,13 +234,7 @@ def test_memory_is_bounded_and_callers_wait(tmp_path, monkeypatch):
         made(tmp_path, (0, 64, 64), shards=(4, 64, 64), chunks=(1, 64, 64), compressors=None),
         200_000,
     )
-    publish = PosixWriter.publish
-
-    def slow(self):
-        time.sleep(0.05)
-        publish(self)
-
-    monkeypatch.setattr(PosixWriter, "publish", slow)
+    seams.before(monkeypatch, "rename a file", lambda _: time.sleep(0.05))
     with ShardWriter(path, memory_limit=limit, n_threads=2, durability="none") as writer:
         for t in range(60):
             writer.append(values((64, 64), t))
@@ -270,12 +264,8 @@ def test_a_fault_is_raised_to_the_next_caller_and_what_was_flushed_stays(tmp_pat
     for t in range(4):
         writer.append(whole[t])
     writer.flush()
-    before = PosixWriter.publish
-
-    def full(*_, **__):
-        raise StoreError("No space left on device", key="c", errno=28)
-
-    monkeypatch.setattr("shardwrite.journal.lock.Claim.record", full)
+    full = StoreError("No space left on device", key="c", errno=28)
+    seams.kill_before(monkeypatch, "record a change", full)
     writer.append(whole[4])
     with pytest.raises(StoreError, match="No space left"):
         writer.flush()
@@ -285,7 +275,6 @@ def test_a_fault_is_raised_to_the_next_caller_and_what_was_flushed_stays(tmp_pat
         writer.close()
     writer.close()
     monkeypatch.undo()
-    assert before is PosixWriter.publish
     np.testing.assert_array_equal(read(path), whole[:4])
     with ShardWriter(path, durability="none") as again:
         for t in range(4, 9):
@@ -297,21 +286,15 @@ def test_a_fault_is_raised_to_the_next_caller_and_what_was_flushed_stays(tmp_pat
 def test_a_shard_that_a_failed_task_left_beyond_the_array_is_removed(tmp_path, monkeypatch):
     """Only shards of tasks are looked for; the window of a stream holds thousands."""
     path, whole = made(tmp_path), values((9, 16, 24))
-    publish, remove = PosixWriter.publish, PosixTransaction.remove
     left, looked_for = [], []
 
-    def failing(writer):
-        publish(writer)
+    def fail(writer):
         if writer.key.startswith("c/"):
             left.append(writer.key)
             raise StoreError("Read-only file system", key=writer.key, errno=errno.EROFS)
 
-    def counting(transaction, key, guard=None):
-        looked_for.append(key)
-        remove(transaction, key, guard)
-
     with monkeypatch.context() as patch:
-        patch.setattr(PosixWriter, "publish", failing)
+        seams.after(patch, "rename a file", fail)
         with (
             pytest.raises(StoreError, match="Read-only"),
             ShardWriter(path, strategy=FixedOrder()) as writer,
@@ -320,7 +303,7 @@ def test_a_shard_that_a_failed_task_left_beyond_the_array_is_removed(tmp_path, m
     assert read(path).shape[0] == 0
     assert left
     assert all((path / key).exists() for key in left)
-    monkeypatch.setattr(PosixTransaction, "remove", counting)
+    seams.before(monkeypatch, "remove a file", lambda _, key, *__, **___: looked_for.append(key))
     with ShardWriter(path) as writer:
         assert not [p for p in (path / "c").rglob("*") if p.is_file()]
         assert set(left) <= set(looked_for)
@@ -356,7 +339,7 @@ def test_an_array_that_has_grown_since_the_writer_was_opened(tmp_path):
         with pytest.raises(JournalError, match="open another"):
             writer.append(values((16, 24), 2))
     np.testing.assert_array_equal(read(path), values((1, 16, 24)))
-    assert not (tmp_path / "movie.shardwrite").exists()
+    assert not seams.state_beside(tmp_path / "movie").exists()
 
 
 def test_several_threads(tmp_path):

@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
 sys.path.insert(0, str(Path(__file__).parent))
 import operations
 import oracle
+from helpers import scratch
 from operations import NAME, NEW, OLD, OPERATIONS, REGION
 
 OLDEST, BEFORE_THE_REBUILD = "f91bbb9", "3e6cb07"
@@ -129,11 +130,7 @@ def finished(operation: str, commit: str = OLDEST) -> State:
 
 @pytest.fixture
 def home():
-    top = Path(
-        tempfile.mkdtemp(
-            prefix="upgrade-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        )
-    )
+    top = scratch("upgrade-")
     with dask.config.set(scheduler="sync"):
         yield top / "home"
     shutil.rmtree(top)

@@ -8,6 +8,7 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+from helpers import contents
 
 import shardwrite
 
@@ -56,10 +57,6 @@ for path in sys.argv[1:]:
 """
 
 
-def files(root):
-    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 @pytest.fixture
 def volumes(tmp_path):
     """Scales that are whole, begun, and of another program, and shards without a volume."""
@@ -81,7 +78,7 @@ def volumes(tmp_path):
 
 
 def test_nothing_of_a_volume_is_overwritten(tmp_path, volumes):
-    before = files(tmp_path)
+    before = contents(tmp_path)
     told = run_without(["volumes"], PROGRAM.format(calls=CALLS), *volumes).splitlines()
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     assert told == [f"refused {name}" for _ in volumes for name in CALLS]
