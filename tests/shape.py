@@ -309,21 +309,24 @@ def names_used(tree: ast.Module, modules: Collection[str]) -> set[str]:
     }
 
 
-def show_tests(root: Path, *, names_them: bool) -> str:
-    """How many names that are not public the tests of each folder use."""
-    texts = texts_of(root)
-    modules = {module_of(Path("shardwrite", name)) for name in texts}
+def private_names(root: Path) -> dict[str, Counter[str]]:
+    """Names that the tests of each folder use and users do not have, with the number of files.
+    Members of a class are as public as it."""
+    modules = {module_of(Path("shardwrite", name)) for name in texts_of(root)}
     public, folders = public_names(root), {}
     for path in sorted((root / "tests").rglob("*.py")):
+        if "node_modules" in path.parts:
+            continue
+        used = names_used(ast.parse(path.read_text()), modules)
+        private = {name for name in used if not {name, name.rpartition(".")[0]} & public}
         folder = path.relative_to(root / "tests").parts[0]
-        used = {
-            name
-            for name in names_used(ast.parse(path.read_text()), modules)
-            if not {name, name.rpartition(".")[0]}
-            & public  # members of a class are as public as it
-        }
-        folders.setdefault(folder, Counter()).update(used)
-    lines = []
+        folders.setdefault(folder, Counter()).update(private)
+    return folders
+
+
+def show_tests(root: Path, *, names_them: bool) -> str:
+    """How many names that are not public the tests of each folder use."""
+    folders, lines = private_names(root), []
     for folder, names in sorted(folders.items()):
         if names:
             lines.append(f"{folder:28}{len(names):5} names in {names.total():4} places")

@@ -657,3 +657,10 @@ def test_a_dictionary_of_anything_is_noticed(line):
 def test_nothing_leads_from_the_core_into_wings():
     """A wing stands on the core, which does not know it."""
     assert shape.leaks_of(shape.texts_of(PACKAGE.parent)) == {}
+
+
+def test_faults_know_nothing_of_how_runs_keep_their_state():
+    """They use the verbs of `seams.py`."""
+    used = shape.private_names(PACKAGE.parent)
+    names = used["faults"] + used["crash"]
+    assert [name for name in names if name.split(".")[1] in ("journal", "place", "runs")] == []

@@ -258,7 +258,9 @@ def test_a_store_of_another_state_of_the_file(tmp_path):
     os.utime(store.local_path, ns=(0, 0))
     with pytest.raises(StoreError, match="changed meanwhile"):
         copied.open("c/1/1").read(0, 4)
-    assert pickle.loads(pickle.dumps(Hdf5Store(store.local_path).at("x"))).open("c/1/1").nbytes == 400
+    assert (
+        pickle.loads(pickle.dumps(Hdf5Store(store.local_path).at("x"))).open("c/1/1").nbytes == 400
+    )
     with pytest.raises(SpecError, match="only read"):
         store.transaction("none", "a.b")
 
