@@ -1,4 +1,4 @@
-"""The engine that uses a `distributed` cluster, and the choice of the engine."""
+"""The engine that uses a `distributed` cluster."""
 
 from __future__ import annotations
 

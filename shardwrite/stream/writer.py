@@ -40,17 +40,8 @@ from shardwrite.runs.reads import refuse_reading
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast, scalar
 from shardwrite.runs.source_array import check_meaning, known_of_xarray
 from shardwrite.stores.base import Capability, Store
-from shardwrite.stream.window import (
-    Backlog,
-    Block,
-    Buffers,
-    Encoded,
-    Jobs,
-    Layer,
-    Layers,
-    OpenShard,
-    Window,
-)
+from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
+from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window
 
 # ---- The report
 

@@ -1,0 +1,205 @@
+"""What a stream has encoded and not committed yet, grouped by shard, and its threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwrite.grid import Shape
+from shardwrite.host.stopping import busy
+from shardwrite.stream.window import Buffers, Encoded, Layer, Window
+
+# ---- Threads, and the memory that they hold
+
+
+class Jobs:
+    """Thread pool of a stream.
+
+    A job is a callable that is submitted to the pool. After a job has raised an exception, no
+    further job starts, and the methods that check for errors raise the exception.
+
+    - `changed`: lock of the state that jobs share. It is notified when a job ends, and when the
+      held memory changes.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="shardwrite-stream")
+        self.changed = threading.Condition()
+        self.held_nbytes = self.peak_nbytes = 0
+        self._n_jobs = 0
+        self._error: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise the first exception of a job, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: BaseException) -> None:
+        """Keep an exception, as if a job had raised it."""
+        with self.changed:
+            self._error = self._error or error
+
+    def submit(self, job: Callable[..., None], *arguments: Any) -> None:
+        """Submit a callable to the pool.
+
+        - Raises RuntimeError if the system allows no thread for it.
+        """
+        with self.changed:
+            self._n_jobs += 1
+        turn = threading.Lock()  # is taken by who counts the job as ended
+        try:
+            self._pool.submit(self._run, turn, job, arguments)
+        except BaseException as error:
+            self.fail(error)
+            # The job is in the queue of the pool, where a thread may take it, if there is one.
+            self._end(turn)
+            raise
+
+    def _run(
+        self, turn: threading.Lock, job: Callable[..., None], arguments: Sequence[Any]
+    ) -> None:
+        try:
+            with busy():
+                if self._error is None:
+                    job(*arguments)
+        except BaseException as error:  # noqa: BLE001 (kept, and raised later)
+            self.fail(error)
+        finally:
+            self._end(turn)
+
+    def _end(self, turn: threading.Lock) -> None:
+        """Count a job as ended, once."""
+        if turn.acquire(blocking=False):
+            with self.changed:
+                self._n_jobs -= 1
+                self.changed.notify_all()
+
+    def idle(self) -> None:
+        """Wait for the end of all jobs, and raise the exception of a job."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._n_jobs == 0)
+        self.check()
+
+    def wait(self) -> bool:
+        """Wait until `changed` is notified, and return True.
+
+        If no job is submitted or running, return False at once. An exception of a job is raised.
+        """
+        with self.changed:
+            is_busy = self._n_jobs > 0
+            if is_busy:
+                self.changed.wait()
+        self.check()
+        return is_busy
+
+    def hold(self, nbytes: int) -> None:
+        """Add to the count of held memory; a negative number subtracts from it."""
+        with self.changed:
+            self.held_nbytes += nbytes
+            self.peak_nbytes = max(self.peak_nbytes, self.held_nbytes)
+            self.changed.notify_all()
+
+    def shutdown(self) -> None:
+        """End the threads after all submitted jobs."""
+        self._pool.shutdown()
+
+
+# ---- Shards
+
+
+@dataclass(slots=True, eq=False)
+class OpenShard:
+    """A shard with layers that are encoded or being encoded."""
+
+    index: Shape  # position of the shard in the array
+    # Encoded layers that are not committed, by depth along the stream's axis
+    pending: dict[int, Encoded] = field(default_factory=dict)
+    # Number of the last committed version of each layer, by depth
+    committed: dict[int, int] = field(default_factory=dict)
+    n_encoding: int = 0  # number of layers that are being encoded
+    # Held while the object of the shard is read or written
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nbytes(self) -> int:
+        """Encoded bytes that are not committed."""
+        return sum(encoded.payload.nbytes for encoded in self.pending.values())
+
+
+class Backlog:
+    """All encoded layers of a stream that are not committed.
+
+    - `buffers`: receives the memory of encoded layers after their commit.
+    - `limit_nbytes`: encoded bytes above which the shard with the most pending bytes is committed.
+    - `n_commits`, `committed_nbytes`: number of commits so far, and encoded bytes in them.
+    """
+
+    def __init__(
+        self, jobs: Jobs, buffers: Buffers, layers_per_shard: int, limit_nbytes: int
+    ) -> None:
+        self._jobs, self._buffers = jobs, buffers
+        self._layers_per_shard, self._limit = layers_per_shard, limit_nbytes
+        self._shards: dict[Shape, OpenShard] = {}
+        self._nbytes = 0
+        self.n_commits = self.committed_nbytes = 0
+
+    def begin(self, layer: Layer) -> OpenShard:
+        """Register a layer that will be encoded, and return its shard."""
+        with self._jobs.changed:
+            shard = self._shards.setdefault(layer.shard, OpenShard(layer.shard))
+            shard.n_encoding += 1
+            return shard
+
+    def enter(self, shard: OpenShard, depth: int, encoded: Encoded) -> None:
+        """Keep an encoded layer, unless a later version of the same depth is known already."""
+        with self._jobs.changed:
+            shard.n_encoding -= 1
+            last = shard.pending.get(depth)
+            latest, known_nbytes = (0, 0) if last is None else (last.number, last.payload.nbytes)
+            if encoded.number > max(shard.committed.get(depth, 0), latest):
+                shard.pending[depth] = encoded
+                nbytes = encoded.payload.nbytes - known_nbytes
+                self._nbytes += nbytes
+                self._jobs.hold(nbytes)
+
+    def due(self, shard: OpenShard) -> OpenShard | None:
+        """Shard that should be committed now, or None.
+
+        This is `shard` if it is full, else the shard with the most pending bytes if the backlog
+        exceeds its limit.
+        """
+        with self._jobs.changed:
+            n_whole = sum(encoded.is_whole for encoded in shard.pending.values())
+            if n_whole == self._layers_per_shard:
+                return shard
+            if self._nbytes <= self._limit:
+                return None
+            return max(self._shards.values(), key=lambda other: other.nbytes)
+
+    def pending(self) -> list[OpenShard]:
+        """Shards with layers that are not committed."""
+        with self._jobs.changed:
+            return [shard for shard in self._shards.values() if shard.pending]
+
+    def commit(self, window: Window, shard: OpenShard) -> None:
+        """Commit all pending layers of a shard."""
+        with shard.lock:
+            with self._jobs.changed:
+                pending, shard.pending = shard.pending, {}
+                shard.committed |= {depth: encoded.number for depth, encoded in pending.items()}
+                nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
+                self._nbytes -= nbytes
+            if pending:
+                window.commit(shard.index, [pending[depth] for depth in sorted(pending)])
+        for encoded in pending.values():
+            if encoded.memory is not None:
+                self._buffers.give(encoded.memory)
+        with self._jobs.changed:
+            self.n_commits += bool(pending)
+            self.committed_nbytes += nbytes
+            self._jobs.hold(-nbytes)
+            if not shard.pending and not shard.n_encoding:
+                self._shards.pop(shard.index, None)  # nothing is pending or being encoded
