@@ -256,7 +256,7 @@ def test_a_shard_that_was_damaged_after_its_source_was_removed(tmp_path, what):
 def test_a_shard_that_is_wrong_at_once(tmp_path, monkeypatch):
     src, dst = flat(tmp_path / "a"), tmp_path / "b"
 
-    def damage(array, donor, ranks):
+    def damage(array, ranks, donor):
         return {int(ranks[0]): "1 encoded inner chunks differ"}
 
     monkeypatch.setattr(*seams.step("compare with the source"), damage)
