@@ -526,7 +526,7 @@ STEPS = {
     "sync the directories": "stores.posix:PosixStore.sync_parents",
     "sync a directory": "stores.posix:fsync_directory",
     "open an object": "stores.posix:PosixStore.open",
-    "change bytes in place": "stores.editing:PosixEditor.write_at",
+    "change bytes in place": "stores.posix:PosixEditor.write_at",
     # a shard
     "commit shards": "write.tasks:commit_shards",
     "append to the log": "journal.lines:JournalWriter.append",

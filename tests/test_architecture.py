@@ -438,7 +438,9 @@ REMOVES_ITS_OWN = {
         "abort",
         "skip",
         "check_movable",
-    },  # temporaries, and whether a directory can be renamed
+        "cut",
+        "give_room",
+    },  # temporaries, whether a directory can be renamed, and what a change in place has appended
     # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/begin.py": {"_create"},
@@ -466,8 +468,6 @@ REMOVES_ITS_OWN = {
         "_succeed",
         "_remove_empty",
     },  # claims
-    "stores/editing.py": {"cut", "give_room"},  # cuts a file to the size that it has
-    # what a change in place has appended
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
     "place/directory.py": {
         "make_room",

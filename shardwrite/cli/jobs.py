@@ -45,8 +45,7 @@ from shardwrite.slurm.jobs import (
 from shardwrite.slurm.keywords import ClusterArguments, SubmitArguments
 from shardwrite.slurm.notes import record_jobs
 from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script, parts_for
-from shardwrite.stores.looking import is_bucket_url, local_path
-from shardwrite.stores.opening import is_store_url
+from shardwrite.stores.looking import is_bucket_url, is_store_url, local_path
 
 # ---- Job arrays
 

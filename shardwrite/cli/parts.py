@@ -39,7 +39,7 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.results import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
 from shardwrite.slurm.keywords import ArrayJobKeywords
-from shardwrite.stores.opening import is_store_url
+from shardwrite.stores.looking import is_store_url
 from shardwrite.volumes.keywords import VolumeKeywords
 
 _threads_option = click.option(

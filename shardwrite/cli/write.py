@@ -45,8 +45,7 @@ from shardwrite.place.base import without_kind
 from shardwrite.place.target import resolve_new, target_via
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.show.html import page_html
-from shardwrite.stores.looking import local_path
-from shardwrite.stores.opening import is_store_url
+from shardwrite.stores.looking import is_store_url, local_path
 from shardwrite.volumes.keywords import PlanPrecomputedArguments, ScaleKeywords, VolumeKeywords
 from shardwrite.volumes.new import ROW_MAJOR, checked_axes, checked_key
 

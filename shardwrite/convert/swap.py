@@ -54,7 +54,6 @@ from shardwrite.errors import (
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
 from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
-from shardwrite.stores.editing import give_room, keep_room
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,
@@ -65,7 +64,7 @@ from shardwrite.stores.looking import (
     parse_json,
     read_file,
 )
-from shardwrite.stores.posix import check_movable, sync_entry, write_file
+from shardwrite.stores.posix import check_movable, give_room, keep_room, sync_entry, write_file
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
 
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)

@@ -40,9 +40,8 @@ from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, check_surroundings, check_target, refuse_in_place
 from shardwrite.stores.directories import make_directories
-from shardwrite.stores.editing import keep_room
 from shardwrite.stores.looking import is_there, listed, parse_json, read_file, read_limit
-from shardwrite.stores.posix import check_movable, sync_entry, write_file
+from shardwrite.stores.posix import check_movable, keep_room, sync_entry, write_file
 from shardwrite.stores.removal import remove_state
 
 # ---- Runs whose array is gone: removed, or replaced by another one

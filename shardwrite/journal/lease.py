@@ -37,7 +37,6 @@ from shardwrite.config.table import HEARTBEAT, TTL, refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, tell
 from shardwrite.journal.process import Holder, Process, process_in
-from shardwrite.stores.editing import NO_ROOM
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -47,6 +46,7 @@ from shardwrite.stores.looking import (
     read_file,
     write_new,
 )
+from shardwrite.stores.posix import NO_ROOM
 from shardwrite.stores.removal import TEMPORARY_SUFFIX, is_open_temporary
 
 CLOCK = "clock-"

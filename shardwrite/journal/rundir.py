@@ -68,7 +68,6 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
-from shardwrite.stores.editing import NO_ROOM
 from shardwrite.stores.looking import (
     is_there,
     listed,
@@ -77,6 +76,7 @@ from shardwrite.stores.looking import (
     read_file,
     read_there,
 )
+from shardwrite.stores.posix import NO_ROOM
 from shardwrite.stores.removal import Proof, remove_state
 
 if TYPE_CHECKING:

@@ -90,8 +90,8 @@ from shardwrite.place.target import CONSUMES, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, ObjectWriter, Store
-from shardwrite.stores.editing import NO_ROOM, give_room, needing
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
+from shardwrite.stores.posix import NO_ROOM, give_room, needing
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
 
 if TYPE_CHECKING:

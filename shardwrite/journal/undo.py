@@ -55,7 +55,6 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.lines import CLAIM
 from shardwrite.stores.base import ObjectEditor, ObjectReader, Store
-from shardwrite.stores.editing import NO_ROOM, needing
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -65,6 +64,7 @@ from shardwrite.stores.looking import (
     read_file,
     read_limit,
 )
+from shardwrite.stores.posix import NO_ROOM, needing
 
 if TYPE_CHECKING:
     from shardwrite.journal.lock import Claim

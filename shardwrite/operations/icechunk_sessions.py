@@ -13,7 +13,7 @@ from shardwrite.errors import SpecError
 from shardwrite.place.run_state import own_run_dir
 from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
-from shardwrite.stores.opening import is_session
+from shardwrite.stores.looking import is_session
 
 _REFUSED = {
     "compute": (True, "the session is committed at the end of the call", "leave it out"),

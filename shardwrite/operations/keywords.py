@@ -82,7 +82,7 @@ def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
 
     @wraps(function)
     def called(given: _A) -> _R:
-        from shardwrite.stores.opening import is_session  # commands need none of it
+        from shardwrite.stores.looking import is_session  # commands need none of it
 
         word = "stores" if hasattr(given, "stores") else "store"
         found, message = getattr(given, word), getattr(given, "message", None)

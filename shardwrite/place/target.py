@@ -24,6 +24,8 @@ from shardwrite.stores.base import DURABILITIES, Capability, Store, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX
 from shardwrite.stores.looking import (
     is_file,
+    is_icechunk,
+    is_store_url,
     is_there,
     listed,
     local_path,
@@ -32,7 +34,6 @@ from shardwrite.stores.looking import (
     parse_document,
     parse_json,
 )
-from shardwrite.stores.opening import is_icechunk, is_store_url, open_store
 
 if TYPE_CHECKING:
     from shardwrite.place.objects import InStore
@@ -285,6 +286,8 @@ def in_hierarchy(place: Directory | InStore, layout: str | None = None) -> Direc
 def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | InStore:
     """Place of an array of today."""
     if _is_store(store):
+        from shardwrite.stores.opening import open_store  # for all but directories
+
         opened = open_store(store, is_read=is_read)
         name = _joined(opened.path, name)
         directory = Directory.of(opened.store)

@@ -31,8 +31,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, command_words, queue, root_of
 from shardwrite.slurm.notes import Submitted, submitted
-from shardwrite.stores.looking import listed, mode_of
-from shardwrite.stores.opening import is_store_url
+from shardwrite.stores.looking import is_store_url, listed, mode_of
 from shardwrite.volumes.documents import places_around
 from shardwrite.volumes.hashed import is_gathering
 

@@ -56,6 +56,31 @@ def is_bucket_url(text: str) -> bool:
     return BUCKET_URL.match(text) is not None
 
 
+MEMORY_URL = "memory://"
+"""How URLs begin of objects in the memory of this process."""
+
+
+def is_icechunk(given: object) -> bool:
+    """Whether a value is a session or a store of Icechunk."""
+    return type(given).__module__.partition(".")[0] == "icechunk"
+
+
+def is_session(given: object) -> bool:
+    """Whether a value is a session of Icechunk, or a fork of one."""
+    return is_icechunk(given) and hasattr(given, "has_uncommitted_changes")
+
+
+def is_store_url(text: str) -> bool:
+    """Whether a text is a URL of what is no directory: a bucket, or objects in memory.
+
+    Examples
+    --------
+    >>> is_store_url("memory://x.zarr"), is_store_url("file:///x.zarr")
+    (True, False)
+    """
+    return text.startswith(MEMORY_URL) or is_bucket_url(text)
+
+
 # ---- Reads and writes of file descriptors
 
 

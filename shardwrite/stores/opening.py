@@ -13,10 +13,16 @@ from shardwrite._lazy import if_loaded
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
-from shardwrite.stores.looking import BUCKET_KINDS, is_bucket_url, local_path
+from shardwrite.stores.looking import (
+    BUCKET_KINDS,
+    MEMORY_URL,
+    is_bucket_url,
+    is_icechunk,
+    is_session,
+    local_path,
+)
 from shardwrite.stores.posix import PosixStore
 
-_MEMORY = "memory://"
 _lock = threading.Lock()
 _stores_in_memory: dict[str, object] = {}
 
@@ -43,7 +49,7 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     """
     if isinstance(given, str | os.PathLike):
         text = os.fspath(given)
-        if isinstance(text, str) and text.startswith(_MEMORY):
+        if isinstance(text, str) and text.startswith(MEMORY_URL):
             return Opened(_of_zarr(_in_memory(text), is_read=is_read))
         if isinstance(text, str) and is_bucket_url(text):
             from shardwrite.stores.bucket_url import open_bucket  # for buckets only
@@ -101,27 +107,6 @@ def to_write(store: Store) -> Store:
     made._tails = Tails()  # noqa: SLF001
     found: Store = made
     return found
-
-
-def is_icechunk(given: object) -> bool:
-    """Whether a value is a session or a store of Icechunk."""
-    return type(given).__module__.partition(".")[0] == "icechunk"
-
-
-def is_session(given: object) -> bool:
-    """Whether a value is a session of Icechunk, or a fork of one."""
-    return is_icechunk(given) and hasattr(given, "has_uncommitted_changes")
-
-
-def is_store_url(text: str) -> bool:
-    """Whether a text is a URL of what is no directory: a bucket, or objects in memory.
-
-    Examples
-    --------
-    >>> is_store_url("memory://x.zarr"), is_store_url("file:///x.zarr")
-    (True, False)
-    """
-    return text.startswith(_MEMORY) or is_bucket_url(text)
 
 
 def _in_memory(url: str) -> Any:

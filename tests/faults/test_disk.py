@@ -129,7 +129,7 @@ def test_acknowledged_frames_can_be_read_while_the_disk_is_full(
     """Before anything is recovered or freed; giving up needs no byte either, if the file system can
     reserve blocks."""
     if not reserves:
-        monkeypatch.setattr("shardwrite.stores.editing._fallocate", None)
+        monkeypatch.setattr("shardwrite.stores.posix._fallocate", None)
     disk, remount = mounted
     remount("size=2m")
     path, acked = disk / "x", []

@@ -31,8 +31,7 @@ from shardwrite.journal.undo import (
     recover_shard,
     shard_claim,
 )
-from shardwrite.stores.editing import PosixEditor
-from shardwrite.stores.posix import PosixStore
+from shardwrite.stores.posix import PosixEditor, PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
 import seams

@@ -25,8 +25,8 @@ from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreErr
 from shardwrite.encode.reader import ShardReader
 from shardwrite.encode.unit import ShardBatches
 from shardwrite.format.order import permutation
-from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.looking import PosixReader
+from shardwrite.stores.posix import PosixEditor
 
 compaction = importlib.import_module("shardwrite.operations.compact")
 making = importlib.import_module("shardwrite.plan.plan")

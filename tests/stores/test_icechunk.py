@@ -23,6 +23,7 @@ import shardwrite
 from shardwrite import AppendOnly, ConflictError, SpecError, StoreError
 from shardwrite.stores import MemoryStore
 from shardwrite.stores.session_store import SessionStore
+from shardwrite.write.context import Probed
 
 icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
 PAGE = Path(__file__).parents[2] / "docs/buckets.md"
@@ -411,7 +412,7 @@ def test_a_shard_whose_changes_have_not_arrived_is_not_taken_for_written(on_disk
 def test_workers_that_do_not_see_the_state_of_the_run(session, monkeypatch):
     from shardwrite.runs import begin
 
-    probed = begin.Probed(("No such file or directory", 2), is_far=False, scratch=None)
+    probed = Probed(("No such file or directory", 2), is_far=False, scratch=None)
     monkeypatch.setattr(begin, "probe_here", lambda *facts: probed)
     with pytest.raises(StoreError, match=r"No such file.*; give one as run_dir that every"):
         X.to_sharded_zarr(session, **LAYOUT)
