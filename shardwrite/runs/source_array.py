@@ -125,7 +125,9 @@ def ref_of(x: dask.array.Array) -> Ref | None:
     read: Any = next((value for value, indices in layer.indices if indices is None), None)
     if isinstance(read, TaskRef):  # a layer of its own has what is read
         read = x.dask.layers.get(read.key, {}).get(read.key)
-    ref: Ref | None = getattr(read, "ref", None)
+    ref = getattr(read, "ref", None)
+    if not isinstance(ref, Ref):  # datasets of h5py have another thing of this name
+        ref = None
     root = getattr(getattr(read, "store", None), "root", None)
     if isinstance(root, Path) and type(read).__module__.startswith("zarr."):
         ref = Ref("source", "zarr", {"path": os.path.abspath(root / read.path)})

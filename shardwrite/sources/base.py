@@ -137,7 +137,7 @@ class RegionSource:
     chunks: Chunks
     identity: str
     metadata: SourceMetadata = field(kw_only=True, default_factory=SourceMetadata)
-    ref: Ref | None = field(kw_only=True, default=None)
+    ref: Ref | None = field(kw_only=True, default=None, compare=False)
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Read one region.
