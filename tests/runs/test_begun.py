@@ -130,7 +130,9 @@ def test_a_strategy_that_cannot_be_loaded_is_no_reason_to_start_over(tmp_path, m
     begun(tmp_path / "x", "F")
     edited(tmp_path / "x", merge)
 
-    monkeypatch.setattr("shardwrite.seams._entry_points", lambda: {("strategy", "elsewhere"): place})
+    monkeypatch.setattr(
+        "shardwrite.seams._entry_points", lambda: {("strategy", "elsewhere"): place}
+    )
     with pytest.raises(JournalError, match=r"'elsewhere'.*cannot be loaded.*mend the inst") as told:
         seams.restored_plan(tmp_path / "x", RESOURCES)
     assert "restart" not in str(told.value)
