@@ -25,11 +25,16 @@ def _link(match: re.Match[str]) -> str:
 
 
 def _made() -> dict[str, Any]:
-    """Public functions whose signature and docstring are made from fields, by their paths."""
-    made = [
-        name for name in shardwrite.__all__ if hasattr(getattr(shardwrite, name), "__signature__")
-    ]
-    return {path_of(name): getattr(shardwrite, name) for name in made}
+    """Public functions, methods and classes that take fields as arguments, by their paths."""
+    made = {}
+    for name in shardwrite.__all__:
+        public = getattr(shardwrite, name)
+        members = vars(public) if isinstance(public, type) else {}
+        own = {f"{path_of(name)}.{member}": value for member, value in members.items()}
+        made |= {path: call for path, call in own.items() if hasattr(call, "__signature__")}
+        if hasattr(public, "__signature__") or hasattr(members.get("__init__"), "__signature__"):
+            made[path_of(name)] = public
+    return made
 
 
 def _parameters(function: Any) -> griffe.Parameters:
@@ -58,9 +63,10 @@ class Roles(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """See :meth:`griffe.Extension.on_object`."""
-        function = self._made.get(obj.path)
-        if function is not None and isinstance(obj, griffe.Function):
-            obj.parameters = _parameters(function)
-            obj.docstring = griffe.Docstring(function.__doc__, parent=obj)
+        made = self._made.get(obj.path)
+        if made is not None and isinstance(obj, griffe.Function):
+            obj.parameters = _parameters(made)
+        if made is not None and made.__doc__ is not None:
+            obj.docstring = griffe.Docstring(made.__doc__, parent=obj)
         if obj.docstring is not None:
             obj.docstring.value = _ROLE.sub(_link, obj.docstring.value)

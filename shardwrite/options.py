@@ -10,28 +10,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import MISSING, dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 from shardwrite.grid import Sized
 
-MAX_GRAPH_TASKS = 100_000
-"""Tasks that the scheduler may hold at the same time, by default."""
-
-MAX_SOURCE_RERUNS = 1.25
-"""Most times that a source task may run, on average over all source tasks, by default."""
-
 Manifest = Literal["nonempty_chunks"] | None
+
+DURABILITIES = ("full", "batch", "none")
+"""Levels of durability; the first two need a store that can sync."""
+
+STRATEGIES = ("fixed-order", "append-only", "C", "F", "morton", "hdf5")
+"""Strategies of this package and orders, as texts."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What users are told of a keyword, and how a command takes it."""
+    """How a keyword is described to users, and how a command takes it."""
 
     help: str  # for docstrings
-    kind: str = ""  # what is given for it, in words; made of the annotation or choices if empty
+    kind: str = ""  # type in words; made of the annotation or choices if empty
     choices: tuple[str, ...] = ()
     # Option of commands, without dashes; None if commands have none, and empty for the name
     flag: str | None = ""
@@ -41,34 +41,95 @@ class Option:
     command_help: str = ""  # for commands; `help` if empty
     parser: str = ""  # what reads the text of an option; see `cli.options`
     example: str = ""  # what the parser proposes, if it cannot read a text
-    suggested: tuple[str, ...] = ()  # what a shell completes, where other texts can be given, too
+    suggested: tuple[str, ...] = ()  # what a shell completes, where other texts are taken, too
 
 
-def option(default: _T, help: str, **told: Any) -> _T:  # noqa: A002 (the word of click)
-    """Declare a keyword: its default, a text for users, and the fields of `Option`."""
-    found: _T = field(default=default, metadata=described(help, **told))
-    return found
+def option(default: _T, help: str, **details: Any) -> _T:  # noqa: A002 (the word of click)
+    """Declare a keyword: its default, a text for users, and the other fields of `Option`."""
+    declared: _T = argument(help, default=default, **details)
+    return declared
 
 
-def described(help: str, **told: Any) -> Mapping[str, Option]:  # noqa: A002 (the word of click)
-    """Metadata of the field of an argument that must be given."""
-    return {"option": Option(help=help, **told)}
+def argument(
+    help: str,  # noqa: A002 (the word of click)
+    *,
+    default: Any = MISSING,
+    kw_only: Any = MISSING,
+    **details: Any,
+) -> Any:
+    """Declare an argument that must be given unless it has a default; see `option`."""
+    metadata = {"option": Option(help=help, **details)}
+    return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-def told_of(declared: dataclasses.Field[Any]) -> Option:
-    """What users are told of the keyword that a field declares."""
-    found: Option = declared.metadata["option"]
-    return found
+def same_as(
+    group: type[Keywords], name: str, *, default: Any = MISSING, kw_only: Any = MISSING
+) -> Any:
+    """Declare an argument that is described as in another group, but has not the same default."""
+    return field(default=default, kw_only=kw_only, metadata=declared_in(group, name).metadata)
 
 
 def flag_of(declared: dataclasses.Field[Any]) -> str:
     """Option of commands for the keyword that a field declares."""
-    return f"--{(told_of(declared).flag or declared.name).replace('_', '-')}"
+    return f"--{(option_in(declared).flag or declared.name).replace('_', '-')}"
 
 
-def metadata_of(group: type[Keywords], name: str) -> Mapping[str, Option]:
-    """Metadata of a keyword, for another group in which it must be given, or has another type."""
-    return {"option": told_of(next(one for one in dataclasses.fields(group) if one.name == name))}
+@dataclass_transform(
+    eq_default=False,
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(argument, same_as),
+)
+def keywords(group: type[_T]) -> type[_T]:
+    """Make a group of keywords of a class."""
+    return dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)(group)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(argument, same_as))
+def arguments(group: type[_T]) -> type[_T]:
+    """Make the arguments of a function of a class. Only those of groups are keywords."""
+    return dataclass(frozen=True, repr=False, eq=False)(group)
+
+
+@keywords
+class Keywords:
+    """Base of all groups."""
+
+    section: ClassVar[str] = "Options"  # of the help of commands
+    # Texts for docstrings and for commands, in place of those of the groups above this one
+    HELP: ClassVar[Mapping[str, str]] = {}
+    COMMAND_HELP: ClassVar[Mapping[str, str]] = {}
+
+
+def declared_in(group: type[Keywords], name: str) -> dataclasses.Field[Any]:
+    """The field that declares a keyword of a group."""
+    return next(declared for declared in dataclasses.fields(group) if declared.name == name)
+
+
+def option_in(declared: dataclasses.Field[Any]) -> Option:
+    """How the keyword that a field declares is described."""
+    described: Option = declared.metadata["option"]
+    return described
+
+
+def help_of(group: type[Keywords], declared: dataclasses.Field[Any]) -> str:
+    """Text of docstrings for a keyword of a group."""
+    texts = (cls.HELP.get(declared.name) for cls in group.__mro__ if issubclass(cls, Keywords))
+    return next(filter(None, texts), option_in(declared).help)
+
+
+def command_help_of(group: type[Keywords], declared: dataclasses.Field[Any]) -> str:
+    """Text of commands for a keyword of a group."""
+    classes = (cls for cls in group.__mro__ if issubclass(cls, Keywords))
+    texts = (cls.COMMAND_HELP.get(declared.name) for cls in classes)
+    described = option_in(declared)
+    return next(filter(None, texts), described.command_help or " ".join(described.help.split()))
+
+
+def section_of(group: type[Keywords], name: str) -> str:
+    """Section of the help of commands for a keyword: that of the group which declares it."""
+    classes = (cls for cls in reversed(group.__mro__) if issubclass(cls, Keywords))
+    return next(cls.section for cls in classes if name in cls.__annotations__)
 
 
 def names(*groups: type) -> list[str]:
@@ -76,29 +137,18 @@ def names(*groups: type) -> list[str]:
     return [declared.name for group in groups for declared in dataclasses.fields(group)]
 
 
-def taken_from(given: Any, kind: type[_T], **others: Any) -> _T:
-    """Options of a kind, with the values that keywords of the same names have."""
-    known = (one.name for one in dataclasses.fields(kind) if one.init)  # type: ignore[arg-type]
-    same = {name: getattr(given, name) for name in known if hasattr(given, name)}
-    return kind(**{**same, **others})
+def options_from(arguments: Any, kind: type[_T], **others: Any) -> _T:
+    """Options of a kind, with the values of the arguments that have the same names."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    shared = {
+        each.name: getattr(arguments, each.name)
+        for each in fields
+        if each.init and hasattr(arguments, each.name)
+    }
+    return kind(**{**shared, **others})
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Keywords:
-    """Base of all groups."""
-
-    section: ClassVar[str] = "Options"  # of the help of commands
-    # Words of a docstring that hold in place of those of a group that this one is derived from
-    HELP: ClassVar[Mapping[str, str]] = {}
-
-
-def section_of(group: type[Keywords], name: str) -> str:
-    """Section of the help of commands for a keyword: that of the group which declares it."""
-    classes = (one for one in reversed(group.__mro__) if issubclass(one, Keywords))
-    return next(one.section for one in classes if name in one.__annotations__)
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class NameKeywords(Keywords):
     """Where an array lies in its store."""
 
@@ -112,7 +162,7 @@ class NameKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ArrayKeywords(Keywords):
     """Keywords that describe a new array, with the meanings of `zarr.create_array`."""
 
@@ -234,7 +284,7 @@ class ArrayKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class StrategyKeywords(Keywords):
     """How inner chunks are placed in shards."""
 
@@ -245,14 +295,14 @@ class StrategyKeywords(Keywords):
         """The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
         ``"morton"``. It is not stored in the metadata.""",
         kind="FixedOrder, AppendOnly, Hdf5 or str",
-        suggested=("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
+        suggested=STRATEGIES,
         command_help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or "
         "morton; or hdf5, which makes each shard a file of HDF5, too, or hdf5:NAME with this name "
         "of the dataset.",
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class EmptyKeywords(Keywords):
     """What becomes of chunks without data."""
 
@@ -265,7 +315,7 @@ class EmptyKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class MemoryKeywords(Keywords):
     """The memory of a process."""
 
@@ -280,7 +330,16 @@ class MemoryKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
+class ProcessKeywords(MemoryKeywords):
+    """The memory of a process, where no job array does the work."""
+
+    COMMAND_HELP: ClassVar[Mapping[str, str]] = {
+        "memory_limit": "Memory of each worker process, such as 4GB. Default: what it may use."
+    }
+
+
+@keywords
 class SourceKeywords(MemoryKeywords):
     """What a process reads, and the memory that it has for it."""
 
@@ -292,18 +351,18 @@ class SourceKeywords(MemoryKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class GraphKeywords(SourceKeywords):
     """How large task graphs are."""
 
     max_graph_tasks: int = option(
-        MAX_GRAPH_TASKS,
+        100_000,
         "Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.",
         flag=None,
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class PlanKeywords(StrategyKeywords, EmptyKeywords, GraphKeywords):
     """Keywords that control a plan, but do not describe the array."""
 
@@ -315,15 +374,17 @@ class PlanKeywords(StrategyKeywords, EmptyKeywords, GraphKeywords):
         flag=None,
     )
     max_source_reruns: float = option(
-        MAX_SOURCE_RERUNS,
+        1.25,
         "How often a source task may run on average, if several waves need it.",
         flag=None,
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class StateKeywords(Keywords):
     """Where the state of a run lies."""
+
+    section: ClassVar[str] = "Run"
 
     run_dir: Any = option(
         None,
@@ -333,14 +394,30 @@ class StateKeywords(Keywords):
         needed: the state lies there until the run ends.""",
         kind="str or path",
         flag=None,
+        command_help="Directory of the run's state, if ARRAY lies in no directory.",
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class BeginKeywords(Keywords):
-    """How a run begins."""
+@keywords
+class DurabilityKeywords(Keywords):
+    """What survives a power cut."""
 
     section: ClassVar[str] = "Run"
+
+    durability: str | None = option(
+        None,
+        """Whether shards are synced to disk one by one before they count as committed, many at a
+        time, or not at all. By default the strongest that the store can promise: ``"full"`` in a
+        directory, ``"none"`` in memory.""",
+        choices=DURABILITIES,
+        command_help="What survives a power cut: full and batch sync shards to the disk, none does "
+        "not. Default: full.",
+    )
+
+
+@keywords
+class BeginKeywords(DurabilityKeywords):
+    """How a run begins."""
 
     restart: bool = option(
         False,
@@ -348,18 +425,9 @@ class BeginKeywords(Keywords):
         replacing is put back before; to replace it, give ``mode="w"``, too.""",
         command_help="Remove what an interrupted run has written, and start over.",
     )
-    durability: str | None = option(
-        None,
-        """Whether shards are synced to disk one by one before they count as committed, many at a
-        time, or not at all. By default the strongest that the store can promise: ``"full"`` in a
-        directory, ``"none"`` in memory.""",
-        choices=("full", "batch", "none"),
-        command_help="What survives a power cut: full and batch sync shards to the disk, none does "
-        "not. Default: full.",
-    )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ModeKeywords(Keywords):
     """Whether a run that makes an array may replace one."""
 
@@ -372,7 +440,7 @@ class ModeKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ResumeKeywords(BeginKeywords):
     """How a run goes on, too."""
 
@@ -385,7 +453,7 @@ class ResumeKeywords(BeginKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ReportKeywords(Keywords):
     """What is kept of a run."""
 
@@ -399,12 +467,12 @@ class ReportKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class RunKeywords(ResumeKeywords, ReportKeywords):
     """Keywords that say how a run goes."""
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ViaKeywords(Keywords):
     """Where shards wait until they are put into a bucket."""
 
@@ -419,4 +487,89 @@ class ViaKeywords(Keywords):
         command_help="With a bucket: let shards wait in this directory on each machine's own disk "
         "until they are put. It may name variables, such as '$SLURM_TMPDIR'. Default: they wait in "
         "memory.",
+    )
+
+
+@keywords
+class CastKeywords(Keywords):
+    """How a source comes into an array that exists."""
+
+    section: ClassVar[str] = "Run"
+
+    axis: int = option(
+        0, 'The axis along which the array grows with the region ``"append"``.', flag=None
+    )
+    casting: str = option(
+        "safe",
+        "The numpy rule for casting `x` to the dtype of the array.",
+        choices=("no", "equiv", "safe", "same_kind", "unsafe"),
+        command_help="Which conversions of values are allowed, as numpy names them.",
+    )
+
+
+@keywords
+class ExclusiveKeywords(Keywords):
+    """How shards come into a bucket."""
+
+    section: ClassVar[str] = "Run"
+
+    exclusive: bool = option(
+        False,
+        """Promise that nobody else writes to the array meanwhile. An update in a bucket is refused
+        without it, if the service cannot refuse a request because an object has changed meanwhile.
+        Elsewhere it has no effect.""",
+        command_help="Promise that nobody else writes to the array meanwhile. Only for buckets "
+        "that cannot refuse a request if an object has changed.",
+    )
+
+
+@keywords
+class DropKeywords(Keywords):
+    """What may become of shards that are HDF5 files."""
+
+    section: ClassVar[str] = "Run"
+
+    drop_hdf5: bool = option(
+        False,
+        """Make plain shards of those shards in the region that are also HDF5 files. Without it,
+        only the strategy :class:`Hdf5` changes such shards, and any other is refused. The strategy
+        must write whole shards, as ``"fixed-order"`` does. With :class:`Hdf5`, the dataset in the
+        new files may have another name.""",
+        command_help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 "
+        "keeps them so.",
+    )
+
+
+@arguments
+class ExistingArguments(NameKeywords):
+    """Arguments that say which array is meant, of those that exist."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"name": "Path of the array in the store."}
+
+    store: Any = argument(
+        """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or
+        a group or array of zarr-python.""",
+        kind="str, path, or store or node of zarr-python",
+    )
+
+
+@arguments
+class RunArguments(StateKeywords, ExistingArguments):
+    """Arguments of `abandon` and `report`."""
+
+
+@keywords
+class StripeKeywords(Keywords):
+    """How a parallel file system lays out shards."""
+
+    section: ClassVar[str] = "Array"
+
+    stripe_count: int | None = option(
+        None,
+        """Number of Lustre targets over which each shard is spread; 1 suits shards below about a
+        gigabyte. By default the setting of the directory holds. On other file systems, this has no
+        effect.""",
+        least=1,
+        command_help="On Lustre: number of targets for each shard. Default: as the directory has "
+        "it.",
     )

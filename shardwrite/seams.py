@@ -34,6 +34,9 @@ from shardwrite.errors import SpecError
 WINGS = "shardwrite.wings"
 """Group of the entry points by which installed packages add things."""
 
+STRATEGIES = "shardwrite.strategies"
+"""Group of entry points that are strategies, each by its name alone."""
+
 _known: dict[tuple[str, str], str] = {}
 
 
@@ -49,7 +52,12 @@ def registered(kind: str) -> list[str]:
 
 def installed(kind: str) -> list[str]:
     """Names of all things of a kind that installed packages add."""
-    return [name for known, _, name in _entry_points() if known == kind]
+    return [name for known, name in _entry_points() if known == kind]
+
+
+def is_known(kind: str, name: str) -> bool:
+    """Whether a thing of some kind and name was registered, or an installed package adds it."""
+    return (kind, name) in _known or (kind, name) in _entry_points()
 
 
 def where(kind: str, name: str) -> str | None:
@@ -58,10 +66,14 @@ def where(kind: str, name: str) -> str | None:
 
 
 @cache
-def _entry_points() -> dict[tuple[str, str, str], str]:
+def _entry_points() -> dict[tuple[str, str], str]:
     from importlib.metadata import entry_points  # slow, and seldom needed
 
-    return {entry.name.partition("."): entry.value for entry in entry_points(group=WINGS)}
+    places = {("strategy", entry.name): entry.value for entry in entry_points(group=STRATEGIES)}
+    for entry in entry_points(group=WINGS):
+        kind, _, name = entry.name.partition(".")
+        places[kind, name] = entry.value
+    return places
 
 
 def resolve(kind: str, name: str) -> Any:
@@ -70,7 +82,7 @@ def resolve(kind: str, name: str) -> Any:
     - Raises LookupError if there is nothing of this kind and name, or what has it cannot be
       imported.
     """
-    place = _known.get((kind, name)) or _entry_points().get((kind, ".", name))
+    place = _known.get((kind, name)) or _entry_points().get((kind, name))
     if place is None:
         raise LookupError(f"nothing of the kind {kind!r} is called {name!r}")
     module, attribute = place.split(":")

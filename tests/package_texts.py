@@ -21,9 +21,12 @@ def texts_in(path: Path) -> Iterator[tuple[int, str]]:
             others.add(node.value)
         elif isinstance(node, ast.keyword) and node.arg in ("help", "command_help"):
             others.update(ast.walk(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "described"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "argument"):
             others.update(inner for text in node.args for inner in ast.walk(text))
-        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "HELP":
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in (
+            "HELP",
+            "COMMAND_HELP",
+        ):
             others.update(ast.walk(node))
         elif isinstance(node, ast.JoinedStr):
             others.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))

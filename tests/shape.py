@@ -139,7 +139,7 @@ def counts_of(text: str) -> Counter[str]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):
                 words.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "described"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("option", "argument"):
             for told in node.args:  # of which docstrings are made
                 if isinstance(told, ast.Constant) and " " in str(told.value):
                     words.update(range(told.lineno, (told.end_lineno or told.lineno) + 1))

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from shardwrite.cli import main
+from shardwrite.convert.transfer import UploadArguments
+from shardwrite.hdf5.adopt import AdoptArguments
+from shardwrite.operations.compact import CompactArguments
+from shardwrite.operations.keywords import EraseArguments, RegionArguments
+from shardwrite.operations.parts import FinalizeArguments
+from shardwrite.operations.repair import RepairArguments
+from shardwrite.operations.verify import VerifyArguments
+from shardwrite.options import command_help_of, option_in
 
 ROOT = Path(__file__).parent.parent
 IMPORTS = r"""
@@ -131,3 +143,29 @@ def test_a_keyword_is_added_in_one_file(tmp_path, file, before, field, script):
     command = [sys.executable, program, copy, ROOT / "docs"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+COMMANDS = {
+    "adopt": AdoptArguments,
+    "compact": CompactArguments,
+    "erase": EraseArguments,
+    "finalize": FinalizeArguments,
+    "repair": RepairArguments,
+    "update": RegionArguments,
+    "upload": UploadArguments,
+    "verify": VerifyArguments,
+}
+OTHERWISE = {"mode"}  # commands have --overwrite
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_takes_what_its_function_takes(name):
+    group = COMMANDS[name]
+    keywords = [each for each in dataclasses.fields(group) if each.kw_only]
+    wanted = {each.name for each in keywords if option_in(each).flag is not None} - OTHERWISE
+    command = main.get_command(click.Context(main), name)
+    assert wanted <= {each.name for each in command.params}
+    text = command.get_help(click.Context(command, terminal_width=10_000))
+    for each in keywords:
+        if each.name in wanted:
+            assert command_help_of(group, each) in text

@@ -11,43 +11,23 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine
-from shardwrite.cli.completion import directories, files, one_of
+from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     accept_source_option,
     dry_run_option,
     engine_options,
     json_option,
-    restart_option,
+    options_of,
 )
 from shardwrite.cli.terminal import Grouped, echo
-from shardwrite.cli.values import Extents
-from shardwrite.hdf5.adopt import preview_adopt
+from shardwrite.hdf5.adopt import AdoptArguments, preview_adopt
 from shardwrite.runs.outcome import handling_signals
 
 
 @click.command(cls=Grouped)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, shell_complete=files)
 @click.argument("array", shell_complete=directories)
-@click.option("--dataset", help="Name of the dataset. Not needed if each file has only one.")
-@click.option(
-    "--axis",
-    type=int,
-    help="The axis along which the files follow one another, counted from 0. Default: 0.",
-)
-@click.option(
-    "--grid",
-    type=Extents(),
-    help="Number of files along each axis, such as 2,3, in place of --axis. The last axis runs "
-    "fastest.",
-)
-@click.option(
-    "--strategy",
-    "way",  # the setting `strategy` is not its default
-    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
-    help="How the shards are written: fixed-order, append-only, C, F, morton, hdf5 or "
-    "hdf5:NAME. Default: hdf5, with the name of the dataset in the files.",
-)
-@restart_option
+@options_of(AdoptArguments)
 @accept_source_option
 @dry_run_option
 @engine_options
@@ -56,16 +36,12 @@ from shardwrite.runs.outcome import handling_signals
 def adopt(
     paths: tuple[str, ...],
     array: str,
-    dataset: str | None,
-    axis: int | None,
-    grid: int | tuple[int, ...] | None,
-    way: str | None,
-    restart: bool,
     dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Make ARRAY of HDF5 or NetCDF-4 files, with a shard for each file.
 
@@ -79,15 +55,13 @@ def adopt(
             f"ARRAY comes last, and {array} is a file: give the path of the new array behind the "
             "files"
         )
-    counts = (grid,) if isinstance(grid, int) else grid
-    given: dict[str, Any] = {"dataset": dataset, "axis": axis, "grid": counts}
+    if isinstance(options["grid"], int):
+        options["grid"] = (options["grid"],)
     with contextlib.ExitStack() as stack:
         stack.enter_context(handling_signals())
         stack.enter_context(engine(threads, workers, address))
         if dry_run:
-            done = preview_adopt(paths, array, strategy=way, **given)
+            done = preview_adopt(AdoptArguments(paths, array, **options))
         else:
-            done = shardwrite.adopt(
-                paths, array, progress=not as_json, strategy=way, restart=restart, **given
-            )
+            done = shardwrite.adopt(paths, array, progress=not as_json, **options)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

@@ -13,19 +13,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_written
-from shardwrite.cli.completion import directories, files, one_of
+from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
-    drop_hdf5_option,
+    SOURCE_NAMES,
     dry_run_option,
     engine_options,
-    exclusive_option,
     json_option,
     name_option,
+    option_of,
+    options_of,
     source_options,
 )
 from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import SpecError
-from shardwrite.operations.verify import is_group, open_begun, verify_group, verify_opened
+from shardwrite.operations.repair import RepairArguments
+from shardwrite.operations.verify import (
+    VerifyArguments,
+    is_group,
+    open_begun,
+    verify_group,
+    verify_opened,
+)
 from shardwrite.place.target import resolve_place
 from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.outcome import INCOMPLETE
@@ -37,20 +45,7 @@ from shardwrite.sources.opening import place_of
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
-@name_option
-@click.option("--deep", is_flag=True, help="Also decode every inner chunk.")
-@click.option(
-    "--against",
-    shell_complete=files,
-    metavar="SRC",
-    help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC could have "
-    "been copied, and values otherwise. Of HDF5 files, values are compared.",
-)
-@click.option(
-    "--accept",
-    is_flag=True,
-    help="Accept the array as another program has left it, unless a shard is bad.",
-)
+@options_of(VerifyArguments)
 @dry_run_option
 @source_options
 @engine_options
@@ -191,68 +186,25 @@ def census(
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
-@name_option
-@click.option(
-    "--source",
-    "src",
-    shell_complete=files,
-    metavar="SRC",
-    help="Write the bad and missing shards again from this source.",
-)
+@option_of(RepairArguments, "x")
 @source_options
 @click.option("--shallow", is_flag=True, help="Check only indexes, and decode nothing.")
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="With a source: also compare every value with it, and write the shards anew that differ. "
-    "This reads all of both.",
-)
-@click.option(
-    "--salvage",
-    is_flag=True,
-    help="Without a source: cut a shard with a torn end back to the size in the journal.",
-)
-@click.option(
-    "--scan",
-    is_flag=True,
-    help="Without a source and a journal: restore the last valid index inside such a shard.",
-)
-@click.option(
-    "--memory-limit",
-    help="Memory of each worker process, such as 4GB. Default: what it may use.",
-)
-@click.option(
-    "--strategy",
-    "way",  # the setting `strategy` is for new shards, and not its default
-    shell_complete=one_of("auto", "fixed-order", "append-only", "C", "F", "morton", "hdf5"),
-    default="auto",
-    help="How shards are written again: auto, fixed-order, append-only, C, F, morton, hdf5 or "
-    "hdf5:NAME. With auto, shards that were HDF5 files become such files.",
-)
-@drop_hdf5_option
-@exclusive_option
+@options_of(RepairArguments)
 @dry_run_option
 @engine_options
 @json_option
 @command
 def repair(
     array: str,
-    name: str | None,
-    src: str | None,
+    x: str | None,
     shallow: bool,
     compare: bool,
-    salvage: bool,
-    scan: bool,
-    memory_limit: str | None,
-    way: str,
-    drop_hdf5: bool,
-    exclusive: bool,
     dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
     as_json: bool,
-    **source: Any,
+    **options: Any,
 ) -> None:
     """Find the bad shards of ARRAY, and write them again from a source.
 
@@ -261,28 +213,24 @@ def repair(
     ARRAY.quarantine, exactly these shards are written again, and leftover temporary files are
     removed. With --compare, so are shards whose values differ from the source.
     """
-    if compare and not src:
+    if compare and not x:
         raise click.UsageError("--compare needs a source to compare with; give --source SRC")
     if compare and dry_run:
         raise click.UsageError(
             "--compare does not go with --dry-run; to see which shards differ, run "
             "`shardwrite verify ARRAY --against SRC`"
         )
+    source = {name: options.pop(name) for name in SOURCE_NAMES if name in options}
+    if dry_run:
+        options |= {"salvage": False, "scan": False}
     with engine(threads, workers, address):
-        x = open_written(src, source) if src and not dry_run else None
         done = shardwrite.repair(
             array,
-            x,
-            name=name,
+            open_written(x, source) if x and not dry_run else None,
             deep=not shallow,
             compare=compare,
-            salvage=salvage and not dry_run,
-            scan=scan and not dry_run,
-            strategy=way,
-            drop_hdf5=drop_hdf5,
-            exclusive=exclusive,
-            memory_limit=memory_limit,
             progress=not as_json,
+            **options,
         )
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
     if not done.is_done:

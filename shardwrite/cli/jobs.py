@@ -22,7 +22,7 @@ from shardwrite.convert.plan import Conversion
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.rundir import refuse_in_store
 from shardwrite.operations.keywords import PlanArguments
-from shardwrite.options import taken_from
+from shardwrite.options import options_from
 from shardwrite.place.base import without_kind
 from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_target, target_via
 from shardwrite.plan.options import parse_nbytes
@@ -61,7 +61,7 @@ def settings_of(asked: SubmitArguments, dst: str, via: str | None) -> Settings:
     via = via if via is not None or not is_bucket_url(dst) else value_of(VIA)
     provider = value_of(STORAGE).get("credential_provider") if is_bucket_url(dst) else None
     given = {name: getattr(asked, name) for name in ("cores", "memory", "time")}
-    return taken_from(
+    return options_from(
         asked,
         Settings,
         **{name: value or getattr(Settings, name) for name, value in given.items()},

@@ -17,13 +17,7 @@ from shardwrite.cli.terminal import Grouped
 from shardwrite.cli.values import Attributes, Extents, Json, Names, Numbers, OneCodec, Sizes
 from shardwrite.config.table import ACCEPT_SOURCE
 from shardwrite.errors import SpecError
-from shardwrite.operations.keywords import (
-    DropKeywords,
-    ExclusiveKeywords,
-    LayoutKeywords,
-    NewKeywords,
-    StripeKeywords,
-)
+from shardwrite.operations.keywords import LayoutKeywords, NewKeywords
 from shardwrite.options import (
     BeginKeywords,
     Keywords,
@@ -32,11 +26,14 @@ from shardwrite.options import (
     ResumeKeywords,
     SourceKeywords,
     StrategyKeywords,
+    StripeKeywords,
     ViaKeywords,
+    command_help_of,
+    declared_in,
     flag_of,
     names,
+    option_in,
     section_of,
-    told_of,
 )
 from shardwrite.slurm.keywords import (
     ArrayJobKeywords,
@@ -87,13 +84,17 @@ def options_of(
 ) -> Callable[[Any], Any]:
     """Options for the keywords of a group, except for some and for those that commands lack.
 
+    Arguments that may be given by their position are none of them; see `option_of`.
+
     - `unset`: see `option_of`.
     """
     return combined(
         *(
             option_of(group, declared.name, unset=unset)
             for declared in dataclasses.fields(group)
-            if declared.name not in without and told_of(declared).flag is not None
+            if declared.kw_only
+            and declared.name not in without
+            and option_in(declared).flag is not None
         )
     )
 
@@ -103,14 +104,14 @@ def option_of(
 ) -> Callable[[Any], Any]:
     """The option for a keyword of a group.
 
-    - `spelt`: spellings of it and the name of its value, in place of those that the keyword tells.
+    - `spelt`: spellings of it and the name of its value, in place of those that the keyword says.
     - `unset`: it is None if it is not given, and its help tells the default.
-    - `how`: keywords of click that hold in place of what the keyword tells.
+    - `how`: keywords of click that hold in place of what the keyword says.
     """
-    declared = next(one for one in dataclasses.fields(group) if one.name == name)
-    told, flag = told_of(declared), flag_of(declared)
+    declared = declared_in(group, name)
+    flag, opposite = flag_of(declared), option_in(declared).opposite
     made = {
-        "help": told.command_help or " ".join(told.help.split()),
+        "help": command_help_of(group, declared),
         "section": section_of(group, name),
         **dict(_reading(declared)),
         **how,
@@ -120,36 +121,38 @@ def option_of(
         made["default"] = None
         if default not in (None, 0) and "efault:" not in made["help"]:
             made["help"] += f" Default: {default}."
-    flags = f"{flag}/--{told.opposite}" if told.opposite else flag
+    flags = f"{flag}/--{opposite}" if opposite else flag
     return click.option(*(spelt or (flags, name)), cls=KeywordOption, **made)
 
 
 def _reading(declared: dataclasses.Field[Any]) -> Iterator[tuple[str, Any]]:
     """How click reads the value of a keyword, as keywords of an option."""
-    told, annotation = told_of(declared), str(declared.type)
+    described, annotation = option_in(declared), str(declared.type)
     if annotation in ("bool", "bool | None"):
         yield "is_flag", True
-        if told.opposite:
+        if described.opposite:
             yield "default", declared.default
         return
-    if told.parser in _MANY:
+    if described.parser in _MANY:
         yield "multiple", True
-        yield "metavar", _MANY[told.parser]
+        yield "metavar", _MANY[described.parser]
         return
     yield "default", None if declared.default is dataclasses.MISSING else declared.default
-    if told.parser in _PARSERS:
-        yield "type", _PARSERS[told.parser](*([told.example] if told.example else []))
-    elif told.choices:
-        yield "type", click.Choice(told.choices)
-    elif told.least is not None:
+    if described.parser in _PARSERS:
+        yield "type", _PARSERS[described.parser](*filter(None, [described.example]))
+    elif described.choices:
+        yield "type", click.Choice(described.choices)
+    elif described.least is not None:
         kind = click.FloatRange if annotation.startswith("float") else click.IntRange
-        yield "type", kind(told.least, told.most)
+        yield "type", kind(described.least, described.most)
     elif annotation in _NUMBERS:
         yield "type", _NUMBERS[annotation]
-    elif told.parser:
-        yield "metavar", told.parser.upper()
-    if told.suggested:
-        yield "shell_complete", one_of(*told.suggested)
+    elif described.parser:
+        yield "metavar", described.parser.upper()
+    if described.parser == "src":
+        yield "shell_complete", files
+    elif described.suggested:
+        yield "shell_complete", one_of(*described.suggested)
 
 
 def of_group(group: type[Keywords], options: dict[str, Any]) -> dict[str, Any]:
@@ -253,13 +256,11 @@ source_options = combined(
 SOURCE_NAMES = [str(one.name) for one in click.command()(source_options(lambda: None)).params]
 FILE_NAMES = [name for name in SOURCE_NAMES if name in names(FileKeywords)]
 placing_option = option_of(StrategyKeywords, "strategy")
-drop_hdf5_option = option_of(DropKeywords, "drop_hdf5")
 layout_options = options_of(LayoutKeywords)
 restart_option = option_of(BeginKeywords, "restart")
 recheck_option = option_of(ResumeKeywords, "recheck")
 durability_option = option_of(BeginKeywords, "durability")
 via_option = option_of(ViaKeywords, "via")
-exclusive_option = option_of(ExclusiveKeywords, "exclusive")
 overwrite_option = option_of(NewKeywords, "overwrite")
 stripe_option = option_of(StripeKeywords, "stripe_count")
 begin_options = combined(

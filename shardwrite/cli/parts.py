@@ -20,10 +20,10 @@ from shardwrite.cli.options import (
     dry_run_option,
     durability_option,
     json_option,
-    keep_report_option,
     layout_options,
     name_option,
     option_of,
+    options_of,
     overwrite_option,
     requeue_option,
     restart_option,
@@ -34,11 +34,10 @@ from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal.bucket_runs import fetched
-from shardwrite.options import MemoryKeywords
+from shardwrite.operations.parts import FinalizeArguments, PartArguments
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.results import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
-from shardwrite.slurm.keywords import ArrayJobKeywords
 from shardwrite.stores.looking import is_store_url
 from shardwrite.volumes.keywords import VolumeKeywords
 
@@ -163,11 +162,7 @@ def init(
     "czyx or zyx.",
 )
 @_threads_option
-@option_of(
-    MemoryKeywords,
-    "memory_limit",
-    help="Memory of this process, such as 4GB. Default: what its job may use here.",
-)
+@option_of(PartArguments, "memory_limit")
 @requeue_option
 @dry_run_option
 @json_option
@@ -227,11 +222,9 @@ def write_part(
 
 @click.command(cls=Grouped)
 @click.argument("dst", shell_complete=directories)
-@name_option
-@option_of(ArrayJobKeywords, "n_parts", help="Number of parts, so that missing ones can be named.")
+@options_of(FinalizeArguments)
 @resubmit_option
 @_threads_option
-@keep_report_option
 @dry_run_option
 @json_option
 @command

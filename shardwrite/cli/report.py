@@ -12,16 +12,17 @@ from rich.text import Text
 import shardwrite
 from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories
-from shardwrite.cli.options import json_option, name_option
+from shardwrite.cli.options import json_option, name_option, option_of
 from shardwrite.cli.terminal import Grouped, echo, printable
 from shardwrite.errors import redacted
+from shardwrite.options import RunArguments
 from shardwrite.show.report import html, lines_of
 
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
 @name_option
-@click.option("--run-dir", help="Directory of the run's state, if ARRAY lies in no directory.")
+@option_of(RunArguments, "run_dir")
 @click.option(
     "--html",
     "html_path",

@@ -17,10 +17,12 @@ from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
     json_option,
+    option_of,
     requeue_option,
-    via_option,
 )
 from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.convert.transfer import PlanTransferArguments, UploadArguments
+from shardwrite.options import names
 from shardwrite.runs.outcome import handling_signals
 
 _CONSUMED = (
@@ -46,7 +48,9 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
         stack.enter_context(handling_signals())
         stack.enter_context(engine(threads, workers, address))
         if dry_run:
-            where = {name: options[name] for name in ("run_dir", "via") if name in options}
+            where = {
+                name: options[name] for name in names(PlanTransferArguments) if name in options
+            }
             plan = shardwrite.plan_transfer(src, dst, **where)
             echo(plan.to_json() if as_json else str(plan))
             if options.get("consume") and not as_json:
@@ -60,17 +64,9 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
 @click.command(cls=Grouped)
 @click.argument("src", shell_complete=directories)
 @click.argument("dst", metavar="URL")
-@click.option(
-    "--run-dir",
-    help="Directory of the upload's state, which is needed to resume it. Default: beside SRC.",
-)
-@via_option
-@click.option(
-    "--consume",
-    is_flag=True,
-    help="Remove each file of SRC, a single array, as soon as its copy is durable and was compared "
-    "with it. There is no way back.",
-)
+@option_of(UploadArguments, "run_dir")
+@option_of(UploadArguments, "via")
+@option_of(UploadArguments, "consume")
 @_options
 @command
 def upload(src: str, dst: str, **options: Any) -> None:

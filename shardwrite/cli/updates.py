@@ -9,29 +9,26 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, requeueing
-from shardwrite.cli.completion import directories, files, one_of
+from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
-    drop_hdf5_option,
     dry_run_option,
-    durability_option,
     engine_options,
-    exclusive_option,
     json_option,
-    keep_report_option,
     name_option,
+    options_of,
     requeue_option,
     source_options,
-    via_option,
 )
 from shardwrite.cli.previews import preview_abandon, preview_compact, preview_erase
 from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
 from shardwrite.convert.in_place import abandon_in_place
+from shardwrite.operations.compact import CompactArguments
+from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
 from shardwrite.operations.region import abandon_of_wings
+from shardwrite.options import names
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
-
-_OF_RUNS = ("durability", "exclusive", "restart", "keep_report")
 
 
 class Region(Value):
@@ -59,20 +56,10 @@ def _index(text: str) -> Any:
     return slice(*ends)
 
 
-strategy_option = click.option(
-    "--strategy",
-    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
-    default="fixed-order",
-    help="How shards that exist are changed: fixed-order, append-only, C, F, morton or hdf5. "
-    "hdf5:NAME names the dataset, by default as in the files.",
-)
 in_place_option = click.option(
     "--in-place",
     is_flag=True,
     help="Change shards in place. This writes less, but readers may see a change half done.",
-)
-restart_option = click.option(
-    "--restart", is_flag=True, help="Give up interrupted updates that stand in the way."
 )
 
 
@@ -89,7 +76,6 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @click.command(cls=Grouped)
 @click.argument("src", shell_complete=files)
 @click.argument("array", shell_complete=directories)
-@name_option
 @source_options
 @click.option(
     "--region",
@@ -99,20 +85,8 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @click.option(
     "--append", "axis", type=int, help="Append along this axis, counted from 0. The array grows."
 )
-@click.option(
-    "--casting",
-    type=click.Choice(["no", "equiv", "safe", "same_kind", "unsafe"]),
-    default="safe",
-    help="Which conversions of values are allowed, as numpy names them.",
-)
-@strategy_option
+@options_of(RegionArguments)
 @in_place_option
-@drop_hdf5_option
-@durability_option
-@via_option
-@exclusive_option
-@restart_option
-@keep_report_option
 @dry_run_option
 @engine_options
 @requeue_option
@@ -145,7 +119,9 @@ def update(
     options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}
     with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
         if dry_run:
-            of_plan = {name: options[name] for name in options if name not in _OF_RUNS}
+            of_plan = {
+                name: options[name] for name in names(PlanRegionArguments) if name in options
+            }
             made = shardwrite.plan_region(x, array, **of_plan)
             echo(made.to_json() if as_json else str(made))
             return
@@ -155,19 +131,14 @@ def update(
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
-@name_option
 @click.option(
     "--region",
     type=Region(),
     required=True,
     help="Region to empty: start and stop along each axis, such as 0:64,10:20,:.",
 )
-@strategy_option
+@options_of(EraseArguments)
 @in_place_option
-@drop_hdf5_option
-@durability_option
-@exclusive_option
-@restart_option
 @dry_run_option
 @engine_options
 @json_option
@@ -200,22 +171,7 @@ def erase(
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
-@name_option
-@click.option(
-    "--above",
-    type=click.FloatRange(0, 1),
-    default=0.3,
-    help="Rewrite a shard if more than this share of it is unused.",
-)
-@click.option(
-    "--order",
-    shell_complete=one_of("C", "F", "morton"),
-    default="C",
-    help="Order of the inner chunks in the new shards: C, F or morton.",
-)
-@durability_option
-@exclusive_option
-@restart_option
+@options_of(CompactArguments)
 @dry_run_option
 @engine_options
 @json_option

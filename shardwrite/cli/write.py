@@ -39,8 +39,8 @@ from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.bucket_runs import fetched
-from shardwrite.operations.keywords import PlanArguments, StripeKeywords, WriteKeywords
-from shardwrite.options import MemoryKeywords
+from shardwrite.operations.keywords import PlanArguments, WriteKeywords
+from shardwrite.options import MemoryKeywords, StripeKeywords
 from shardwrite.place.base import without_kind
 from shardwrite.place.target import resolve_new, target_via
 from shardwrite.runs.outcome import handling_signals

@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import shardwrite.options as groups
 from shardwrite.errors import SpecError
 
 # ---- Kinds of settings: how a value is written, and what it becomes
@@ -232,13 +233,70 @@ class Setting(Generic[T]):
         return "DASK_" + self.path.upper().replace("-", "_").replace(".", "__")
 
 
-RUN_DIR = Setting(
+def of_keyword(
+    group: type[groups.Keywords], name: str, kind: Kind[T], meaning: str, **more: bool
+) -> Setting[T]:
+    """Setting that is the default of a keyword of a group."""
+    *_, last = name.split(".")
+    keyword = last.replace("-", "_")
+    default = groups.declared_in(group, keyword).default
+    return Setting(name, kind, default, meaning, keyword=keyword, **more)
+
+
+SHARDS = of_keyword(
+    groups.ArrayKeywords,
+    "array.shards",
+    auto_nbytes,
+    'Size of a shard of new arrays, where "auto" is asked for. With auto, about 64 MiB of decoded '
+    "data, or the size of a source chunk.",
+)
+
+INNER_CHUNKS = of_keyword(
+    groups.ArrayKeywords,
+    "array.chunks",
+    auto_nbytes,
+    'Size of an inner chunk of new arrays, where "auto" is asked for. With auto, about 512 KiB of '
+    "decoded data.",
+)
+
+COMPRESSORS = of_keyword(
+    groups.ArrayKeywords,
+    "array.compressors",
+    codecs,
+    'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c. '
+    "A name alone is followed by crc32c, too.",
+)
+
+STRATEGY = of_keyword(
+    groups.StrategyKeywords,
+    "strategy",
+    text,
+    "Write strategy, or the order of inner chunks in a shard: C, F or morton.",
+    fills=True,
+)
+
+WRITE_EMPTY_CHUNKS = of_keyword(
+    groups.EmptyKeywords,
+    "write-empty-chunks",
+    flag,
+    "Whether inner chunks that hold only the fill value are stored.",
+    fills=True,
+)
+
+DURABILITY = of_keyword(
+    groups.DurabilityKeywords,
+    "durability",
+    or_null(one_of(*groups.DURABILITIES)),
+    "Whether shards are synced to disk one by one, many at a time, or not at all. With null, the "
+    "strongest that the store can promise. Stores that cannot sync ignore it.",
+)
+
+RUN_DIR = of_keyword(
+    groups.StateKeywords,
     "run-dir",
     or_null(text),
-    None,
     "Directory for the state of runs on arrays that lie in no directory. All processes of a run "
     "must see it. With null, the state of a run on a bucket lies in the bucket.",
-    keyword="run_dir",
 )
 
 STORAGE = Setting(
@@ -251,77 +309,45 @@ STORAGE = Setting(
     is_secret=True,
 )
 
-VIA = Setting(
+VIA = of_keyword(
+    groups.ViaKeywords,
     "bucket.via",
     or_null(text),
-    None,
     "Directory on each machine's own disk in which shards wait until they are put into a bucket. "
     "It may name variables, such as $SLURM_TMPDIR. With null, they wait in memory.",
-    keyword="via",
     travels=True,
 )
 
-EXCLUSIVE = Setting(
+EXCLUSIVE = of_keyword(
+    groups.ExclusiveKeywords,
     "bucket.exclusive",
     flag,
-    False,
     "Whether nobody else writes to an array while it is updated. This is asked only where a bucket "
     "cannot refuse a request if an object has changed meanwhile.",
-    keyword="exclusive",
     fills=True,
 )
 
-DURABILITY = Setting(
-    "durability",
-    or_null(one_of("full", "batch", "none")),
-    None,
-    "Whether shards are synced to disk one by one, many at a time, or not at all. With null, the "
-    "strongest that the store can promise. Stores that cannot sync ignore it.",
-    keyword="durability",
-)
-
-STRATEGY = Setting(
-    "strategy",
-    text,
-    "fixed-order",
-    "Write strategy, or the order of inner chunks in a shard: C, F or morton.",
-    keyword="strategy",
-    fills=True,
-)
-
-WRITE_EMPTY_CHUNKS = Setting(
-    "write-empty-chunks",
-    flag,
-    False,
-    "Whether inner chunks that hold only the fill value are stored.",
-    keyword="write_empty_chunks",
-    fills=True,
-)
-
-MEMORY_LIMIT = Setting(
+MEMORY_LIMIT = of_keyword(
+    groups.MemoryKeywords,
     "memory-limit",
     or_null(size),
-    None,
     "Memory of each worker process. With null, the limit of the cluster, the job or the machine.",
-    keyword="memory_limit",
     fills=True,
 )
 
-MAX_GRAPH_TASKS = Setting(
+MAX_GRAPH_TASKS = of_keyword(
+    groups.GraphKeywords,
     "max-graph-tasks",
     count,
-    100_000,
     "Number of tasks that the scheduler may hold at a time.",
-    keyword="max_graph_tasks",
     fills=True,
 )
 
-MAX_SOURCE_RERUNS = Setting(
+MAX_SOURCE_RERUNS = of_keyword(
+    groups.PlanKeywords,
     "max-source-reruns",
     positive,
-    1.25,
     "How often a source task may run on average, if the work is cut into several graphs.",
-    keyword="max_source_reruns",
     fills=True,
 )
 
@@ -334,31 +360,21 @@ PROGRESS = Setting(
     fills=True,
 )
 
-SHARDS = Setting(
-    "array.shards",
-    auto_nbytes,
-    "auto",
-    'Size of a shard of new arrays, where "auto" is asked for. With auto, about 64 MiB of decoded '
-    "data, or the size of a source chunk.",
-    keyword="shards",
+LOG_LEVEL = Setting(
+    "log-level",
+    one_of("debug", "info", "warning", "error"),
+    "warning",
+    "Least level of the log that commands print. Functions use the logging of your program.",
+    keyword="log_level",
+    fills=True,
 )
 
-INNER_CHUNKS = Setting(
-    "array.chunks",
-    auto_nbytes,
-    "auto",
-    'Size of an inner chunk of new arrays, where "auto" is asked for. With auto, about 512 KiB of '
-    "decoded data.",
-    keyword="chunks",
-)
-
-COMPRESSORS = Setting(
-    "array.compressors",
-    codecs,
-    "auto",
-    'Compressors of new arrays, where "auto" is asked for. With auto, zstd followed by crc32c. '
-    "A name alone is followed by crc32c, too.",
-    keyword="compressors",
+RETRY_PAUSES = Setting(
+    "retry-pauses",
+    pauses,
+    (0.05, 0.2, 0.8),
+    "Pauses before a failed commit is tried again, in seconds. An empty list means no retries.",
+    travels=True,
 )
 
 HEARTBEAT = Setting(
@@ -383,14 +399,6 @@ CLAIM_WAIT = Setting(
     seconds,
     300.0,
     "Time for which a process waits for a shard that another process changes, in seconds.",
-    travels=True,
-)
-
-RETRY_PAUSES = Setting(
-    "retry-pauses",
-    pauses,
-    (0.05, 0.2, 0.8),
-    "Pauses before a failed commit is tried again, in seconds. An empty list means no retries.",
     travels=True,
 )
 
@@ -456,44 +464,10 @@ SLURM_START = Setting(
     "Time in which a scheduler or a first worker inside a job must appear, in seconds.",
 )
 
-LOG_LEVEL = Setting(
-    "log-level",
-    one_of("debug", "info", "warning", "error"),
-    "warning",
-    "Least level of the log that commands print. Functions use the logging of your program.",
-    keyword="log_level",
-    fills=True,
+SETTINGS: tuple[Setting[Any], ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Setting)
 )
-
-SETTINGS: tuple[Setting[Any], ...] = (
-    SHARDS,
-    INNER_CHUNKS,
-    COMPRESSORS,
-    STRATEGY,
-    WRITE_EMPTY_CHUNKS,
-    DURABILITY,
-    RUN_DIR,
-    STORAGE,
-    VIA,
-    EXCLUSIVE,
-    MEMORY_LIMIT,
-    MAX_GRAPH_TASKS,
-    MAX_SOURCE_RERUNS,
-    PROGRESS,
-    LOG_LEVEL,
-    RETRY_PAUSES,
-    HEARTBEAT,
-    TTL,
-    CLAIM_WAIT,
-    READ_LIMIT,
-    CHUNK_LIMIT,
-    INDEX_LIMIT,
-    SOURCE_CHUNKS,
-    ACCEPT_SOURCE,
-    CLUSTER_ATTEMPTS,
-    SLURM_TIMEOUT,
-    SLURM_START,
-)
+"""All of them, in the order of the file of defaults and of the reference."""
 
 
 def as_tree() -> dict[str, Any]:

@@ -38,7 +38,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.documents import alone_with, change_document
 from shardwrite.journal.receipt import receipt_at
-from shardwrite.options import taken_from
+from shardwrite.options import options_from
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, refuse_names, resolve_place, resolve_target
 from shardwrite.plan.options import PlanOptions
@@ -335,13 +335,13 @@ def call_of(given: ReshardArguments, *, is_store: bool = False) -> ConversionCal
     return ConversionCall(
         dst,
         ConversionRequest(
-            taken_from(given, ConversionOptions),
+            options_from(given, ConversionOptions),
             Patterns.of(given.include, given.exclude),
             min_chunks,
             is_store,
         ),
-        taken_from(given, PlanOptions),
-        for_new_array(taken_from(given, RunOptions, drop_hdf5=False)),
+        options_from(given, PlanOptions),
+        for_new_array(options_from(given, RunOptions, drop_hdf5=False)),
         given.run_dir,
         given.progress,
         given.consume,

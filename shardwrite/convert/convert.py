@@ -20,7 +20,7 @@ from shardwrite.convert.plan import Conversion, ConversionPlan
 from shardwrite.convert.trees import convert_tree, short_form
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public, taking
-from shardwrite.options import Manifest, taken_from
+from shardwrite.options import Manifest, options_from
 from shardwrite.plan.options import PlanOptions
 from shardwrite.sources.inside import InsideStore
 from shardwrite.volumes.source import open_tree
@@ -80,7 +80,7 @@ def shard(given: ShardArguments) -> Conversion:
     (100, 0, 2)
     """
     shards = "auto" if given.shards is None else given.shards
-    return _convert(taken_from(given, ReshardArguments, shards=shards))
+    return _convert(options_from(given, ReshardArguments, shards=shards))
 
 
 @taking(UnshardArguments)
@@ -111,7 +111,7 @@ def unshard(given: UnshardArguments) -> Conversion:
     >>> shardwrite.unshard(path + "/b").is_skipped
     True
     """
-    return _convert(taken_from(given, ReshardArguments, shards=None))
+    return _convert(options_from(given, ReshardArguments, shards=None))
 
 
 @taking(ReshardArguments)
@@ -182,7 +182,7 @@ def plan_reshard(given: PlanReshardArguments) -> ConversionPlan:
     >>> plan.n_files_before, plan.n_files_after, plan.n_chunks_copied, plan.n_chunks_encoded
     (100, 2, 100, 0)
     """
-    call = call_of(taken_from(given, ReshardArguments))
+    call = call_of(options_from(given, ReshardArguments))
     engine = active_engine()
     tree = open_tree(given.src, call.wanted.patterns.want)
     made = plan_all(tree, call, engine)

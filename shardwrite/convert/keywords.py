@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -20,9 +19,11 @@ from shardwrite.options import (
     SourceKeywords,
     StateKeywords,
     StrategyKeywords,
-    described,
-    metadata_of,
+    argument,
+    arguments,
+    keywords,
     option,
+    same_as,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 # ---- Groups of keywords
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class CodecKeywords(Keywords):
     """What chunks become, if they do not stay as they are."""
 
@@ -59,7 +60,7 @@ class CodecKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class IndexKeywords(Keywords):
     """What the shards become."""
 
@@ -73,7 +74,7 @@ class IndexKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class CheckKeywords(Keywords):
     """How chunks are looked at."""
 
@@ -93,11 +94,17 @@ class CheckKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class CopyKeywords(CheckKeywords):
     """What becomes of chunks that are copied."""
 
     section: ClassVar[str] = "Array"
+    HELP: ClassVar[Mapping[str, str]] = {
+        "dimension_names": "Names of the dimensions. By default as in the source.",
+        "manifest": """Keep the list of the inner chunks that hold data in an attribute of this
+        name, as zarr-vectors does. shardwrite keeps it up to date. If the source has the list, the
+        new array has it, too.""",
+    }
 
     checksum: bool | None = option(
         None,
@@ -108,22 +115,10 @@ class CopyKeywords(CheckKeywords):
         command_help="Add a checksum (crc32c) to each chunk, or verify and drop it. Default: as in "
         "SRC.",
     )
-    dimension_names: Sequence[str | None] | None = option(
-        None,
-        "Names of the dimensions. By default as in the source.",
-        kind="sequence of str or None",
-        parser="names",
-        command_help="Names of the axes, such as time,y,x. Default: those of SRC.",
+    dimension_names: Sequence[str | None] | None = same_as(
+        ArrayKeywords, "dimension_names", default=None
     )
-    manifest: Manifest = option(
-        ArrayKeywords.manifest,
-        """Keep the list of the inner chunks that hold data in an attribute of this name, as
-        zarr-vectors does. shardwrite keeps it up to date. If the source has the list, the new array
-        has it, too.""",
-        choices=("nonempty_chunks",),
-        command_help="Keep the list of the inner chunks that hold data in an attribute of this "
-        "name.",
-    )
+    manifest: Manifest = same_as(ArrayKeywords, "manifest", default=None)
 
 
 # ---- Arguments of functions
@@ -147,14 +142,6 @@ AUTO: Final = _Default("auto")
 
 IN_PLACE: Final = _Where.IN_PLACE
 """Default of `dst`."""
-
-SRC = described(
-    """The existing array, or a group with all arrays in it: a directory; a URL; a store of
-    zarr-python or obstore; or a node of zarr-python. It may be of Zarr v2, and lie in a ZIP file. A
-    file of HDF5 or NetCDF-4 is also a source. ``file.h5::path`` names a group or an array in a
-    file.""",
-    kind="str, path, or store or node of zarr-python",
-)
 
 _DST = """Where the new array or group goes. Without it, `src` is converted in place, unless it has
     these shards already. The new data are written beside the old data, and are compared with them.
@@ -180,7 +167,20 @@ _KIND, _KIND_OR_NONE = "int, sequence of int, or str", "int, sequence of int, st
 _AS_GIVEN = "As it was given to :func:`prepare_conversion`."
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@arguments
+class SourceArgument(Keywords):
+    """What is converted."""
+
+    src: Any = argument(
+        """The existing array, or a group with all arrays in it: a directory; a URL; a store of
+        zarr-python or obstore; or a node of zarr-python. It may be of Zarr v2, and lie in a ZIP
+        file. A file of HDF5 or NetCDF-4 is also a source. ``file.h5::path`` names a group or an
+        array in a file.""",
+        kind="str, path, or store or node of zarr-python",
+    )
+
+
+@keywords
 class TreeKeywords(Keywords):
     """Which arrays of a hierarchy are converted."""
 
@@ -210,12 +210,12 @@ class TreeKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ConversionKeywords(TreeKeywords, CopyKeywords):
     """What becomes of which arrays."""
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ConvertKeywords(
     ProgressKeywords,
     SourceKeywords,
@@ -264,34 +264,30 @@ class ConvertKeywords(
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class ShardArguments(IndexKeywords, ConvertKeywords):
+@arguments
+class ShardArguments(IndexKeywords, ConvertKeywords, SourceArgument):
     """Arguments of `shard`."""
 
-    src: Any = field(metadata=SRC)
     dst: Any = option(None, _DST, kind=_DST_KIND)
     shards: Sized = option("auto", _SHARDS, kind=_KIND, **_FOR_COMMANDS)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class UnshardArguments(ConvertKeywords):
+@arguments
+class UnshardArguments(ConvertKeywords, SourceArgument):
     """Arguments of `unshard`."""
 
-    src: Any = field(metadata=SRC)
     dst: Any = option(None, _DST, kind=_DST_KIND)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class ReshardArguments(CodecKeywords, IndexKeywords, ConvertKeywords):
+@arguments
+class ReshardArguments(CodecKeywords, IndexKeywords, ConvertKeywords, SourceArgument):
     """Arguments of `reshard`."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        **ConvertKeywords.HELP,
         "min_chunks": """In a group, arrays with fewer inner chunks keep the shards that they have.
         By default 2, and 0 in ``reshard(path, 4)`` and ``reshard(path, None)``.""",
     }
 
-    src: Any = field(metadata=SRC)
     dst: Any = option(
         IN_PLACE,
         """See :func:`shard`. In its place you can give `shards`, as a number, a sequence of numbers
@@ -299,35 +295,35 @@ class ReshardArguments(CodecKeywords, IndexKeywords, ConvertKeywords):
         kind=f"{_DST_KIND}, optional",
     )
     shards: Sized = option(AUTO, _SHARDS + _NONE, kind=_KIND_OR_NONE, **_FOR_COMMANDS)
-    min_chunks: int | None = field(
-        default=None, kw_only=True, metadata=metadata_of(TreeKeywords, "min_chunks")
-    )
+    min_chunks: int | None = same_as(TreeKeywords, "min_chunks", default=None, kw_only=True)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class PlanReshardArguments(
-    MemoryKeywords, StrategyKeywords, CodecKeywords, IndexKeywords, ConversionKeywords
+    MemoryKeywords,
+    StrategyKeywords,
+    CodecKeywords,
+    IndexKeywords,
+    ConversionKeywords,
+    SourceArgument,
 ):
     """Arguments of `plan_reshard`."""
 
-    src: Any = field(metadata=SRC)
     shards: Sized = option(
         "auto",
         f"{_SHARDS} None plans what :func:`unshard` would do.",
         kind=_KIND_OR_NONE,
     )
-    dst: Any = field(
+    dst: Any = argument(
+        """Where the result would go. A bucket needs more memory than a file system. By default,
+        the result takes the place of the source.""",
+        kind="str, path, or store",
         default=None,
         kw_only=True,
-        metadata=described(
-            """Where the result would go. A bucket needs more memory than a file system. By default,
-            the result takes the place of the source.""",
-            kind="str, path, or store",
-        ),
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class PartKeywords(
     SourceKeywords,
     StateKeywords,
@@ -341,43 +337,43 @@ class PartKeywords(
     HELP: ClassVar[Mapping[str, str]] = ConvertKeywords.HELP
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PrepareConversionArguments(BeginKeywords, ModeKeywords, PartKeywords):
+@arguments
+class PrepareConversionArguments(BeginKeywords, ModeKeywords, PartKeywords, SourceArgument):
     """Arguments of `prepare_conversion`."""
 
-    src: Any = field(metadata=SRC)
-    dst: Any = field(metadata=described("Where the new array or group goes.", kind=_DST_KIND))
+    dst: Any = argument("Where the new array or group goes.", kind=_DST_KIND)
     shards: Sized = option("auto", _SHARDS + _NONE, kind=_KIND_OR_NONE)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class ConvertPartArguments(ProgressKeywords, PartKeywords):
+@arguments
+class PreparedArguments(PartKeywords):
+    """What was prepared."""
+
+    src: Any = argument(_AS_GIVEN, kind=_DST_KIND)
+    dst: Any = argument(_AS_GIVEN, kind=_DST_KIND)
+
+
+@arguments
+class ConvertPartArguments(ProgressKeywords, PreparedArguments):
     """Arguments of `convert_part`."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        **ConvertKeywords.HELP,
         "memory_limit": """Bytes that this process may use, as a number or a text such as ``"4GB"``.
         By default the limit of the job, the control group or the machine.""",
     }
 
-    src: Any = field(metadata=described(_AS_GIVEN, kind=_DST_KIND))
-    dst: Any = field(metadata=described(_AS_GIVEN, kind=_DST_KIND))
-    index: int = field(metadata=described("Number of this part, counted from 0."))
-    count: int = field(metadata=described("Number of all parts."))
+    index: int = argument("Number of this part, counted from 0.")
+    count: int = argument("Number of all parts.")
     shards: Sized = option("auto", _AS_GIVEN, kind=_KIND_OR_NONE)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class FinalizeConversionArguments(PartKeywords):
+@arguments
+class FinalizeConversionArguments(PreparedArguments):
     """Arguments of `finalize_conversion`."""
 
-    src: Any = field(metadata=described(_AS_GIVEN, kind=_DST_KIND))
-    dst: Any = field(metadata=described(_AS_GIVEN, kind=_DST_KIND))
     shards: Sized = option("auto", _AS_GIVEN, kind=_KIND_OR_NONE)
-    n_parts: int | None = field(
+    n_parts: int | None = argument(
+        "Number of parts. With it, an `IncompleteError` can name the parts to convert again.",
         default=None,
         kw_only=True,
-        metadata=described(
-            "Number of parts. With it, an `IncompleteError` can name the parts to convert again."
-        ),
     )

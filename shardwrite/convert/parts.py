@@ -39,7 +39,7 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.region import refuse_runs
-from shardwrite.options import taken_from
+from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -158,7 +158,7 @@ def prepare_conversion(given: PrepareConversionArguments) -> None:
     >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
     >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
     """
-    call = call_of(taken_from(given, ReshardArguments))
+    call = call_of(options_from(given, ReshardArguments))
     engine = LocalEngine("threads")
     plan_parts(given.src, call, engine).begin(engine)
 
@@ -208,7 +208,7 @@ def convert_part(given: ConvertPartArguments) -> Conversion:
     index, count = check_part(given.index, given.count)
     start, arrays = time.perf_counter(), []
     engine = LocalEngine("threads")
-    parts = plan_parts(given.src, call_of(taken_from(given, ReshardArguments)), engine)
+    parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
     with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
         for one, among in parts.stretches():
             found = _convert_one(parts, one, among, (index, count), engine, on_report)
@@ -257,7 +257,7 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     n_parts = check_n_parts(given.n_parts)
     start, arrays, failed = time.perf_counter(), [], []
     engine = LocalEngine("threads")
-    parts = plan_parts(given.src, call_of(taken_from(given, ReshardArguments)), engine)
+    parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
     for one, among in parts.stretches():
         try:
             arrays.append(_finish_one(parts, one, among, n_parts, engine))

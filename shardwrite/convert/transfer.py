@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, replace
+from typing import Any, ClassVar
 
-from shardwrite.convert.arrays import Progress, call_of
+from shardwrite.convert.arrays import call_of
 from shardwrite.convert.keywords import ReshardArguments
 from shardwrite.convert.transferring import (
     Transfer,
     TransferPlan,
+    Transferring,
     open_transfer,
     plan_of,
     refuse_hierarchy,
@@ -18,26 +20,81 @@ from shardwrite.convert.transferring import (
     transfer_and_consume,
 )
 from shardwrite.engines import active_engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
+from shardwrite.operations.keywords import ProgressKeywords
+from shardwrite.options import (
+    BeginKeywords,
+    Keywords,
+    ModeKeywords,
+    StateKeywords,
+    ViaKeywords,
+    argument,
+    arguments,
+    option,
+    options_from,
+)
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import place_via, resolve_place
 from shardwrite.runs.job import RunOptions, for_new_array
 
 
-@public
-def upload(
-    src: Any,
-    dst: Any,
-    *,
-    mode: str = "w-",
-    durability: str | None = None,
-    run_dir: Any = None,
-    via: Any = None,
-    restart: bool = False,
-    consume: bool = False,
-    progress: Progress = False,
-) -> Transfer:
+@arguments
+class TransferArguments(Keywords):
+    """What is copied, and where."""
+
+    src: Any = argument(
+        """The array, or a group with all that it holds, of Zarr v3: a directory, a URL such as
+        ``s3://bucket/x.zarr``, or a store.""",
+        kind="str, path, or store or node of zarr-python or obstore",
+    )
+    dst: Any = argument(
+        "Where the copy goes: a URL such as ``s3://bucket/x.zarr``, or a store.",
+        kind="str, or store or node of zarr-python or obstore",
+    )
+
+
+@arguments
+class PlanTransferArguments(ViaKeywords, StateKeywords, TransferArguments):
+    """Arguments of `plan_transfer`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "run_dir": """Directory for the state of the upload, which is needed to resume it. By
+        default, it is a directory beside `src` whose name ends in ``.upload.shardwrite``. It is
+        removed at the end."""
+    }
+    COMMAND_HELP: ClassVar[Mapping[str, str]] = {
+        "run_dir": "Directory of the upload's state, which is needed to resume it. Default: beside "
+        "SRC."
+    }
+
+
+@arguments
+class UploadArguments(ProgressKeywords, BeginKeywords, ModeKeywords, PlanTransferArguments):
+    """Arguments of `upload`."""
+
+    section: ClassVar[str] = "Run"
+
+    _: KW_ONLY
+    consume: bool = option(
+        False,
+        """Remove each file of `src` as soon as its copy is durable, and was read back and compared.
+        Use this if there is no room for two copies. There is no way back: in the end, `src` is
+        gone. `src` must be a single array in a directory.""",
+        command_help="Remove each file of SRC, a single array, as soon as its copy is durable and "
+        "was compared with it. There is no way back.",
+    )
+
+
+@arguments
+class DownloadArguments(ProgressKeywords, BeginKeywords, ModeKeywords, TransferArguments):
+    """Arguments of `download`."""
+
+    dst: Any = argument("The directory of the copy.", kind="str or path")
+
+
+@taking(UploadArguments)
+def upload(call: UploadArguments) -> Transfer:
     """Copy an array or a group to an object store as it is, shard by shard.
 
     The copy has the same documents and the same objects, byte for byte. Nothing is decoded. The
@@ -45,31 +102,6 @@ def upload(
     are compared with the journal by their sizes and index checksums, and only then are the arrays
     published. Groups follow with their attributes and consolidated metadata, the root last. The
     ``info`` of a volume of Neuroglancer is written after its scales.
-
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python
-        The array, or a group with all that it holds, of Zarr v3. It is a directory, a URL, or a
-        store.
-    dst : str, or store or node of zarr-python or obstore
-        Where the copy goes: a URL such as ``s3://bucket/x.zarr``, or a store.
-    mode : {"w-", "w"}
-        ``"w-"`` refuses to overwrite an array, and ``"w"`` replaces it.
-    durability : {"full", "batch", "none"}, optional
-        See :func:`to_sharded_zarr`.
-    run_dir : str or path, optional
-        Directory for the state of the upload, which is needed to resume it. By default, it is a
-        directory beside `src` whose name ends in ``.upload.shardwrite``. It is removed at the end.
-    via : str or path, optional
-        See :func:`to_sharded_zarr`.
-    restart : bool
-        Remove what an interrupted upload has written, and start over.
-    consume : bool
-        Remove each file of `src` as soon as its copy is durable, and was read back and compared.
-        Use this if there is no room for two copies. There is no way back: in the end, `src` is
-        gone. `src` must be a single array in a directory.
-    progress : bool or callable
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -114,9 +146,9 @@ def upload(
     >>> shardwrite.download(bucket, path + "/b").n_objects
     10
     """
-    place = resolve_place(dst, None)
+    src, dst, place = call.src, call.dst, resolve_place(call.dst, None)
     refuse_hierarchy(place)
-    through = place_via(place, via)
+    through = place_via(place, call.via)
     is_url = isinstance(dst, str) and dst.lower().startswith("file:")
     if isinstance(place, Directory) and isinstance(dst, str | os.PathLike) and not is_url:
         raise SpecError(
@@ -125,49 +157,20 @@ def upload(
             value=os.fspath(dst),
             remedy="give a URL such as s3://bucket/x.zarr; download copies to a directory",
         )
-    if consume is not False:
-        asked = ReshardArguments(
-            src,
-            dst if via is None else through.store,
-            None,
-            mode=mode,
-            durability=durability,
-            run_dir=run_dir,
-            restart=restart,
-            consume=consume,
-            progress=progress,
-        )
+    if call.consume is not False:
+        into = dst if call.via is None else through.store
+        asked = options_from(call, ReshardArguments, dst=into, shards=None)
         return transfer_and_consume(src, call_of(asked), active_engine())
-    run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    wanted = open_transfer(src, dst, run_dir)
-    wanted = replace(wanted, place=place_via(wanted.place, via))
-    return transfer(wanted, run, progress, active_engine())
+    run = for_new_array(options_from(call, RunOptions))
+    return transfer(_opened(call), run, call.progress, active_engine())
 
 
-@public
-def download(
-    src: Any,
-    dst: Any,
-    *,
-    mode: str = "w-",
-    durability: str | None = None,
-    restart: bool = False,
-    progress: Progress = False,
-) -> Transfer:
+@taking(DownloadArguments)
+def download(call: DownloadArguments) -> Transfer:
     """Copy an array or a group to a directory as it is, shard by shard.
 
     This is the way back of an :func:`upload`, and makes the same promises. The state of the
     download lies beside each array, as that of every run in a directory.
-
-    Parameters
-    ----------
-    src : str, path, or store or node of zarr-python or obstore
-        The array, or a group with all that it holds, of Zarr v3: a URL such as
-        ``s3://bucket/x.zarr``, a store, or a directory.
-    dst : str or path
-        The directory of the copy.
-    mode, durability, restart, progress
-        See :func:`upload`.
 
     Returns
     -------
@@ -186,6 +189,7 @@ def download(
     >>> shardwrite.download(bucket, path + "/b").n_objects
     2
     """
+    src, dst = call.src, call.dst
     if not isinstance(resolve_place(dst, None), Directory):
         raise SpecError(
             "is no directory",
@@ -193,20 +197,15 @@ def download(
             value=dst if isinstance(dst, str) else type(dst).__name__,
             remedy="give the path of a directory; upload copies to a URL",
         )
-    run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    return transfer(open_transfer(src, dst, None), run, progress, active_engine())
+    run = for_new_array(options_from(call, RunOptions))
+    return transfer(open_transfer(src, dst, None), run, call.progress, active_engine())
 
 
-@public
-def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None, via: Any = None) -> TransferPlan:
+@taking(PlanTransferArguments)
+def plan_transfer(call: PlanTransferArguments) -> TransferPlan:
     """Plan what :func:`upload` or :func:`download` would do. Nothing is written.
 
     The source is listed, and the sizes of its objects are looked up.
-
-    Parameters
-    ----------
-    src, dst, run_dir, via
-        See :func:`upload`.
 
     Returns
     -------
@@ -229,6 +228,9 @@ def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None, via: Any = None) -
     >>> plan.n_objects, plan.requests_to_target.n_put
     (2, 9)
     """
-    wanted = open_transfer(src, dst, run_dir)
-    wanted = replace(wanted, place=place_via(wanted.place, via))
-    return plan_of(wanted, active_engine())
+    return plan_of(_opened(call), active_engine())
+
+
+def _opened(call: PlanTransferArguments) -> Transferring:
+    opened = open_transfer(call.src, call.dst, call.run_dir)
+    return replace(opened, place=place_via(opened.place, call.via))

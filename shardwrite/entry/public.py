@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from shardwrite.config.table import SETTINGS, value_of
 from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
-from shardwrite.options import Keywords, told_of
+from shardwrite.options import Keywords, help_of, option_in
 
 # ---- Words that users try as keywords
 
@@ -89,8 +89,8 @@ def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) 
     if unknown:
         remedies = dict.fromkeys(filter(None, (_remedy(word, known) for word in unknown)))
         names = ", ".join(map(repr, unknown))
-        told = f"{function}() got an unexpected keyword argument {names}"
-        raise TypeError("; ".join([told, *(remedies or [f"it has {', '.join(known)}"])]))
+        message = f"{function}() got an unexpected keyword argument {names}"
+        raise TypeError("; ".join([message, *(remedies or [f"it has {', '.join(known)}"])]))
 
 
 def _remedy(word: str, known: Collection[str]) -> str:
@@ -113,7 +113,7 @@ _A = TypeVar("_A")
 
 _R = TypeVar("_R")
 
-_DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}
+_S = TypeVar("_S")
 
 _ONE = r"(str|int|float|bool|None|Progress|Callable\[\[\w+\], None\])"
 
@@ -130,7 +130,7 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     that is meant. An array is refused where one text, number or boolean is wanted, and
     where a boolean is wanted, all else: the text ``"no"`` would count as True.
     """
-    checks = _Checks.of(function.__qualname__.removesuffix(".__init__"), signature(function))
+    checks = _Checks.of(function, signature(function))
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -147,26 +147,47 @@ def taking(
     The function gets them as one value. Its signature, and the parameters in its docstring, are
     made from the fields; see `shardwrite.options`. All else is as with `public`.
     """
+    return lambda function: _taking(function, arguments)
 
-    def decorate(function: Callable[[_A], _R]) -> Callable[_P, _R]:
-        given = signature(arguments)
-        told = given.replace(return_annotation=function.__annotations__["return"])
-        checks = _Checks.of(function.__qualname__, given)
 
-        @wraps(function)
-        def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            more = checks.configured(args, kwargs)
-            try:
-                given.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__qualname__}() {error}") from None
-            return function(arguments(*args, **kwargs, **more))
+def method_taking(
+    arguments: Callable[_P, _A],
+) -> Callable[[Callable[[_S, _A], _R]], Callable[Concatenate[_S, _P], _R]]:
+    """Mark a method of that kind; see `taking`."""
+    return lambda method: _taking(method, arguments)
 
-        called.__signature__ = told  # type: ignore[attr-defined]
-        called.__doc__ = with_parameters(function.__doc__, arguments)
-        return called
+
+def made_with(arguments: Any) -> Callable[[type[_R]], type[_R]]:
+    """Describe, in the docstring of a class, the arguments that its ``__init__`` takes."""
+
+    def decorate(cls: type[_R]) -> type[_R]:
+        cls.__doc__ = with_parameters(cls.__doc__, arguments)
+        return cls
 
     return decorate
+
+
+def _taking(function: Callable[..., Any], arguments: Callable[..., Any]) -> Any:
+    """The function or method that users call."""
+    expected, own = signature(arguments), signature(function)
+    before = list(own.parameters.values())[:-1]  # a method has itself, too
+    checks = _Checks.of(function, expected)
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        first, rest = args[: len(before)], args[len(before) :]
+        filled = checks.configured(rest, kwargs)
+        try:
+            expected.bind(*rest, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__qualname__}() {error}") from None
+        return function(*first, arguments(*rest, **kwargs, **filled))
+
+    called.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*before, *expected.parameters.values()]
+    )
+    called.__doc__ = with_parameters(function.__doc__, arguments)
+    return called
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,28 +198,23 @@ class _Checks:
     in_order: tuple[str, ...]  # names of its parameters
     single: Collection[str]  # parameters that take one value, and no array
     flags: Mapping[str, Collection[object]]  # what each parameter takes that is a boolean
-    fillers: Collection[str]  # keywords that a setting fills
+    defaults: Mapping[str, Any]  # of keywords
     takes_all: bool  # whether it takes any keyword
 
     @classmethod
-    def of(cls, function: str, told: Signature) -> _Checks:
-        parameters = told.parameters.values()
+    def of(cls, function: Callable[..., Any], of: Signature) -> _Checks:
+        parameters = of.parameters.values()
+        annotations = {one.name: str(one.annotation) for one in parameters}
         return cls(
-            function,
-            tuple(told.parameters),
-            {one.name for one in parameters if _TAKES_ONE.fullmatch(str(one.annotation))},
+            function.__qualname__.removesuffix(".__init__"),
+            tuple(annotations),
+            {name for name, text in annotations.items() if _TAKES_ONE.fullmatch(text)},
             {
-                one.name: (False, True, None) if "None" in str(one.annotation) else (False, True)
-                for one in parameters
-                if str(one.annotation) in ("bool", "bool | None")
+                name: (False, True, None) if "None" in text else (False, True)
+                for name, text in annotations.items()
+                if text in ("bool", "bool | None")
             },
-            {
-                one.name
-                for one in parameters
-                if one.kind is Parameter.KEYWORD_ONLY
-                and one.name in _DEFAULTS
-                and one.default == _DEFAULTS[one.name]
-            },
+            {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY},
             any(one.kind is Parameter.VAR_KEYWORD for one in parameters),
         )
 
@@ -208,10 +224,10 @@ class _Checks:
             known = [name for name in self.in_order if name != "self"]
             refuse_unknown(self.function, kwargs, known)
         check_configuration()
-        given = {**dict(zip(self.in_order, args, strict=False)), **kwargs}
-        _refuse_arrays(self.single, given)
-        refuse_no_flags(self.flags, given)
-        return configured(self.fillers, kwargs)
+        values = {**dict(zip(self.in_order, args, strict=False)), **kwargs}
+        _refuse_arrays(self.single, values)
+        refuse_no_flags(self.flags, values)
+        return configured(self.defaults, kwargs)
 
 
 def with_parameters(text: str | None, arguments: Any) -> str | None:
@@ -228,13 +244,13 @@ def with_parameters(text: str | None, arguments: Any) -> str | None:
 def _parameters(arguments: type[Keywords]) -> Iterator[str]:
     fields = {declared.name: declared for declared in dataclasses.fields(arguments)}
     for parameter in signature(arguments).parameters.values():
-        told = told_of(fields[parameter.name])
-        choices = ", ".join(f'"{choice}"' for choice in told.choices)
-        made = str(parameter.annotation).removesuffix(" | None").replace(" | ", " or ")
-        kind = told.kind or (f"{{{choices}}}" if choices else made)
+        declared = fields[parameter.name]
+        described = option_in(declared)
+        choices = ", ".join(f'"{choice}"' for choice in described.choices)
+        annotation = str(parameter.annotation).removesuffix(" | None").replace(" | ", " or ")
+        kind = described.kind or (f"{{{choices}}}" if choices else annotation)
         optional = ", optional" if parameter.default is None else ""
-        text = arguments.HELP.get(parameter.name, told.help)
-        lines = "\n    ".join(line.strip() for line in text.splitlines())
+        lines = "\n    ".join(line.strip() for line in help_of(arguments, declared).splitlines())
         yield f"{parameter.name} : {kind}{optional}\n    {lines}"
 
 
@@ -260,13 +276,14 @@ def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str,
             raise SpecError("not a bool", field=name, value=value, remedy="give True or False")
 
 
-def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, Any]:
-    """Keywords that the user has not given, and the values that the configuration gives them."""
+def configured(defaults: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
+    """Values that settings give keywords with the same default, which the user has not given."""
     return {
         setting.keyword: value_of(setting)
         for setting in SETTINGS
         if setting.fills
         and setting.keyword is not None
-        and setting.keyword in keywords
         and setting.keyword not in given
+        and setting.keyword in defaults
+        and defaults[setting.keyword] == setting.default
     }

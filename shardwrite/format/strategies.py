@@ -7,10 +7,10 @@ ranks and, from the encoded sizes, offsets. It is chosen for each run and never 
 Where shards are files of another format, too, the strategy also has a method ``framing``, which
 gives a `format.frame.Framing`.
 
-To add one, write a class with the members of `Strategy`. An instance can be given as ``strategy=``.
-With `shardwrite.register_strategy`, the class is also known by its name, which a run needs that is
-continued by other processes. `WritesAnew` has most of these members, for classes that derive from
-it.
+To add one, derive a class from `Strategy`, which has defaults for all members but `name` and
+`label`. Another class that has all of these members will do, too. An instance can be given as
+``strategy=``. With `shardwrite.register_strategy`, the class is also known by its name, which a run
+needs that is continued by other processes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,23 @@ from shardwrite.format.order import (
     place,
 )
 from shardwrite.grid import Shape
-from shardwrite.seams import installed, is_same_class, resolve, where
+from shardwrite.seams import STRATEGIES, is_known, is_same_class, resolve, where
 from shardwrite.seams import registered as registered_in
 
-__all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy"]
+__all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "rewritten"]
 
 
 # ---- The protocol of a strategy
 
 
 class Strategy(Protocol):
-    """Rule for the sequence and the offsets of inner chunks in a shard."""
+    """Rule for the sequence and the offsets of inner chunks in a shard.
+
+    By default, inner chunks lie end to end in row-major order, and an update writes each shard
+    anew. `to_dict` and `from_dict` are those of a frozen dataclass.
+    """
+
+    __slots__ = ()
 
     name: ClassVar[str]
     """Name under which the class is registered, such as ``append-only``."""
@@ -63,9 +69,14 @@ class Strategy(Protocol):
 
     @property
     def streaming_order(self) -> str:
-        """Order of inner chunks where one task encodes the whole shard."""
+        """Order of inner chunks where one task encodes the whole shard; row-major by default."""
+        return "C"
 
-    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:
+    def sequence(
+        self,
+        chunks_per_shard: Shape,
+        units: Sequence[Ranks],  # noqa: ARG002 (some strategies need it)
+    ) -> Ranks:
         """Ranks of inner chunks in the sequence in which they lie in the shard.
 
         Parameters
@@ -73,11 +84,17 @@ class Strategy(Protocol):
         chunks_per_shard : tuple of int
             Shape of the shard's grid of inner chunks.
         units : sequence of numpy.ndarray of int64
-            For each unit, in the plan's order, the row-major ranks of its inner chunks.
+            For each unit, in the plan's order, the row-major ranks of its inner chunks. By default
+            they do not matter, and all chunks lie in the `streaming_order`.
         """
+        return permutation(chunks_per_shard, self.streaming_order)
 
     def lay_out(
-        self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
+        self,
+        nbytes: Ranks,
+        sequence: Ranks,
+        base: int,
+        fixed_nbytes: int | None,  # noqa: ARG002 (some strategies need it)
     ) -> Placement:
         """Place inner chunks in a new shard.
 
@@ -93,8 +110,9 @@ class Strategy(Protocol):
             Encoded size of every inner chunk, if it does not depend on values. None also where the
             array itself is new.
         """
+        return place(nbytes, sequence, base)
 
-    def streams(self, fixed_nbytes: int | None) -> bool:
+    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (some strategies need it)
         """Whether inner chunks can be written while the shard is being encoded.
 
         They can if `lay_out` places them end to end, in the sequence of `streaming_order`.
@@ -104,9 +122,12 @@ class Strategy(Protocol):
         fixed_nbytes : int, optional
             The argument that `lay_out` would get.
         """
+        return True
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """Decide how to update a shard that exists, and where its inner chunks go.
+
+        By default the shard is written anew, with all inner chunks end to end.
 
         Parameters
         ----------
@@ -120,21 +141,27 @@ class Strategy(Protocol):
         base : int
             Size of the index in bytes if it comes first, else 0.
         """
+        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
+        return rewritten(place(merged, sequence, base, old), merged, base)
 
     @property
     def in_place(self) -> bool:
         """Whether existing shards are changed in place, instead of being replaced."""
+        return False
 
     @property
     def replaces(self) -> bool:
         """Whether an update writes every shard anew, without anything of the old object."""
+        return not self.in_place
 
     @property
     def depends_on_cut(self) -> bool:
         """Whether the bytes depend on how tasks are cut; the cut then enters the plan's digest."""
+        return False
 
     def to_dict(self) -> Mapping[str, JSON]:
         """All parameters of this instance, as values that JSON can hold."""
+        return asdict(cast("Any", self))
 
     @classmethod
     def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
@@ -145,13 +172,17 @@ class Strategy(Protocol):
         SpecError, TypeError, ValueError
             If the parameters are not valid.
         """
+        return cls(**parameters)
+
+
+def rewritten(placed: Placement, nbytes: Ranks, base: int) -> Revision:
+    """Revision that writes a shard anew; `nbytes` are the sizes of all chunks after the update."""
+    end = base + placed.data_nbytes
+    return Revision("rewrite", placed.offsets, nbytes, placed.sequence, 0, end)
 
 
 # ---- Strategies by name, and the check of one that somebody else wrote
 
-
-ENTRY_POINTS = "shardwrite.strategies"
-"""Group of the entry points by which installed packages make strategies known."""
 
 _DECLARED = {name: value for name, value in vars(Strategy).items() if not name.startswith("_")}
 
@@ -225,15 +256,8 @@ def registered(name: str) -> type[Strategy] | None:
 
     If the name is not known, wings and the entry points of installed packages are asked for it.
     """
-    if name not in _REGISTERED and where("strategy", name) is not None:
+    if name not in _REGISTERED and is_known("strategy", name):
         register_strategy(resolve("strategy", name))
-    if name not in _REGISTERED:
-        from importlib.metadata import entry_points  # slow, and seldom needed
-
-        for entry in entry_points(group=ENTRY_POINTS, name=name):
-            register_strategy(entry.load())
-        if name not in _REGISTERED and name in installed("strategy"):
-            register_strategy(resolve("strategy", name))
     return _REGISTERED.get(name)
 
 
@@ -241,15 +265,15 @@ def strategy_opener(name: str) -> Callable[[Mapping[str, Any]], Strategy]:
     """What makes a strategy that a record names; see `shardwrite.seams.open_ref`."""
     try:
         found = registered(name)
-    except (AttributeError, ImportError, SpecError) as error:
+    except (LookupError, SpecError) as error:
         raise LookupError(
             f"cannot be loaded ({error}); mend the installation of the package that names it in an "
-            f"entry point of the group {ENTRY_POINTS!r}"
+            f"entry point of the group {STRATEGIES!r}"
         ) from error
     if found is None:
         raise LookupError(
             "is not registered in this process; import the module that registers it, or install a "
-            f"package that names it in an entry point of the group {ENTRY_POINTS!r}"
+            f"package that names it in an entry point of the group {STRATEGIES!r}"
         )
     return lambda parameters: check_strategy(found.from_dict(parameters))
 
@@ -309,66 +333,9 @@ def _refused(value: object, why: str) -> SpecError:
 # ---- The strategies of this package
 
 
-class WritesAnew:
-    """What most strategies have in common: shards are written anew, in one order of their grid.
-
-    A strategy may derive from it, and has then only to say its name, its label, and what it does in
-    another way.
-    """
-
-    __slots__ = ()
-
-    streaming_order = "C"
-    in_place = False
-    replaces = True
-    depends_on_cut = False
-
-    def to_dict(self) -> Mapping[str, JSON]:
-        """See :meth:`Strategy.to_dict`; the fields of a dataclass."""
-        return asdict(cast("Any", self))
-
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        """See :meth:`Strategy.from_dict`."""
-        return cls(**parameters)
-
-    def sequence(
-        self,
-        chunks_per_shard: Shape,
-        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
-    ) -> Ranks:
-        """See :meth:`Strategy.sequence`; the result depends on the grid only."""
-        return permutation(chunks_per_shard, self.streaming_order)
-
-    def lay_out(
-        self,
-        nbytes: Ranks,
-        sequence: Ranks,
-        base: int,
-        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
-    ) -> Placement:
-        """See :meth:`Strategy.lay_out`; inner chunks lie end to end."""
-        return place(nbytes, sequence, base)
-
-    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
-        """See :meth:`Strategy.streams`; always True."""
-        return True
-
-    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
-        """See :meth:`Strategy.revise`."""
-        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
-        return rewritten(place(merged, sequence, base, old), merged, base)
-
-
-def rewritten(placement: Placement, nbytes: Ranks, base: int) -> Revision:
-    """Revision that writes a shard anew, with its inner chunks where they are placed."""
-    end = base + placement.data_nbytes
-    return Revision("rewrite", placement.offsets, nbytes, placement.sequence, 0, end)
-
-
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class FixedOrder(WritesAnew):
+class FixedOrder(Strategy):
     """Strategy that writes inner chunks in a fixed order, whatever order they arrive in.
 
     Parameters
@@ -422,14 +389,9 @@ class FixedOrder(WritesAnew):
         return f"fixed-order ({self.order}{', in place' if self.in_place else ''})"
 
     @property
-    def streaming_order(self) -> str:  # type: ignore[override]
+    def streaming_order(self) -> str:
         """Order of inner chunks, the same as `order`."""
         return self.order
-
-    @property
-    def replaces(self) -> bool:  # type: ignore[override]
-        """See :meth:`Strategy.replaces`; unless it writes in place."""
-        return not self.in_place
 
     def to_dict(self) -> Mapping[str, JSON]:
         """See :meth:`Strategy.to_dict`."""
@@ -534,7 +496,7 @@ def _in_place(
 
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class AppendOnly(WritesAnew):
+class AppendOnly(Strategy):
     """Strategy that appends units in the plan's order, with row-major order inside each unit.
 
     An update clones the shard, appends new inner chunks to the clone and puts it in the place of
@@ -557,8 +519,8 @@ class AppendOnly(WritesAnew):
     """
 
     name: ClassVar[str] = "append-only"
-    replaces = False
-    depends_on_cut = True  # as units are what a task encodes
+    replaces: ClassVar[bool] = False
+    depends_on_cut: ClassVar[bool] = True  # as units are what a task encodes
     in_place: bool = False
 
     def __post_init__(self) -> None:
@@ -623,7 +585,7 @@ def as_strategy(value: object) -> Strategy:
         try:
             cls = registered(value)
             from_text: Any = getattr(registered(name), "from_text", None) if colon else None
-        except (AttributeError, ImportError, LookupError) as error:
+        except LookupError as error:
             raise SpecError(
                 f"the strategy cannot be loaded ({error})",
                 field="strategy",

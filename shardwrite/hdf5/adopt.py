@@ -8,19 +8,18 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from shardwrite.codecs.documents import Document, attributes_of
-from shardwrite.convert.arrays import Progress
 from shardwrite.convert.plan import ConvertedLayout, converted
 from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_array
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, changed_meaning
@@ -29,6 +28,17 @@ from shardwrite.grid import Shape, ceil_div, ravel, unravel
 from shardwrite.hdf5.format import describe
 from shardwrite.hdf5.reading import DECODE, Hdf5Store, as_array, refusing
 from shardwrite.hdf5.strategy import Hdf5
+from shardwrite.operations.keywords import ProgressKeywords
+from shardwrite.options import (
+    STRATEGIES,
+    BeginKeywords,
+    ProcessKeywords,
+    StrategyKeywords,
+    argument,
+    arguments,
+    option,
+    options_from,
+)
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.options import PlanOptions
@@ -445,46 +455,62 @@ AnyPath = str | os.PathLike[str]
 _ELSEWHERE = "give another path, or remove it yourself"
 
 
-@public
-def adopt(
-    files: AnyPath | Sequence[AnyPath],
-    array: Any,
-    *,
-    dataset: str | None = None,
-    axis: int | None = None,
-    grid: Sequence[int] | None = None,
-    strategy: Any = None,
-    durability: str | None = None,
-    restart: bool = False,
-    memory_limit: int | str | None = None,
-    progress: Progress = False,
-) -> Adopted:
+@arguments
+class AdoptArguments(ProgressKeywords, ProcessKeywords, BeginKeywords, StrategyKeywords):
+    """Arguments of `adopt`."""
+
+    section: ClassVar[str] = "Source"
+
+    files: AnyPath | Sequence[AnyPath] = argument(
+        """The files, in their order along `axis` or in row-major order of `grid`. All have a
+        dataset of the same kind: the same data type, chunks, filters and fill value. Along an axis
+        with one file, all have the same length. Along an axis with several, all but the last have
+        the same length, a multiple of the length of a chunk. The last may be shorter.""",
+        kind="path or sequence of path",
+    )
+    array: Any = argument(
+        "Where the new array goes.", kind="str, path, or store or node of zarr-python"
+    )
+    _: KW_ONLY
+    dataset: str | None = option(
+        None,
+        """Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only
+        one.""",
+        command_help="Name of the dataset. Not needed if each file has only one.",
+    )
+    axis: int | None = option(
+        None,
+        """The axis along which the files follow one another, by default the first. A negative one
+        counts from the end.""",
+        command_help="The axis along which the files follow one another, counted from 0. Default: "
+        "0.",
+    )
+    grid: Sequence[int] | None = option(
+        None,
+        """The number of files along each axis of the dataset, in place of `axis`. With ``(2, 3)``,
+        the first three files lie side by side along axis 1, and the next three follow along axis
+        0.""",
+        kind="sequence of int",
+        parser="extents",
+        command_help="Number of files along each axis, such as 2,3, in place of --axis. The last "
+        "axis runs fastest.",
+    )
+    strategy: Any = option(
+        None,
+        """How the shards are written, by default as HDF5 files, by :class:`Hdf5`, with the name
+        that the dataset has in `files`.""",
+        kind="Strategy or str",
+        suggested=STRATEGIES,
+        command_help="How the shards are written: fixed-order, append-only, C, F, morton, hdf5 or "
+        "hdf5:NAME. Default: hdf5, with the name of the dataset in the files.",
+    )
+
+
+@taking(AdoptArguments)
+def adopt(call: AdoptArguments) -> Adopted:
     """Make one array of existing HDF5 or NetCDF-4 files, with a shard for each file.
 
     The encoded chunks are copied, and nothing is decoded. The files stay as they are.
-
-    Parameters
-    ----------
-    files : path or sequence of path
-        The files, in their order along `axis` or in row-major order of `grid`. All have a dataset
-        of the same kind: the same data type, chunks, filters and fill value. Along an axis with one
-        file, all have the same length. Along an axis with several, all but the last have the same
-        length, a multiple of the length of a chunk. The last may be shorter.
-    array : str, path, or store or node of zarr-python
-        Where the new array goes.
-    dataset : str, optional
-        Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only one.
-    axis : int, optional
-        The axis along which the files follow one another, by default the first. A negative one
-        counts from the end.
-    grid : sequence of int, optional
-        The number of files along each axis of the dataset, in place of `axis`. With ``(2, 3)``, the
-        first three files lie side by side along axis 1, and the next three follow along axis 0.
-    strategy : Strategy or str, optional
-        How the shards are written, by default as HDF5 files, by :class:`Hdf5`, with the name that
-        the dataset has in `files`.
-    durability, restart, memory_limit, progress
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -527,34 +553,25 @@ def adopt(
     >>> shardwrite.open_sharded(path + "/days.zarr")[:, 0].tolist()
     [0, 0, 1, 1, 2, 2]
     """
-    sources = _look(files, dataset, _arrangement(axis, grid))
-    target, engine = resolve_target(array, None), active_engine()
-    conversion = sources.converting(strategy, memory_limit, target, engine)
-    run = for_new_array(
-        RunOptions(durability=durability, restart=restart, remedy_if_there=_ELSEWHERE)
-    )
-    with reporting(progress, conversion.plan.raw_nbytes) as on_report:
-        (result,) = execute(
-            [Job(conversion.chunks, conversion.plan, target, run)], engine, on_report
-        )
+    sources, target, conversion = _planned(call)
+    options = options_from(call, RunOptions, remedy_if_there=_ELSEWHERE)
+    job = Job(conversion.chunks, conversion.plan, target, for_new_array(options))
+    with reporting(call.progress, conversion.plan.raw_nbytes) as on_report:
+        (result,) = execute([job], active_engine(), on_report)
     planned = sources.planned(target.label, conversion.metadata.index_codec.location)
     return replace(planned, is_plan=False, is_skipped=not result.seconds)  # the run had ended
 
 
-def preview_adopt(
-    files: Sequence[AnyPath],
-    array: Any,
-    *,
-    dataset: str | None,
-    axis: int | None,
-    grid: Sequence[int] | None,
-    strategy: Any = None,
-) -> Adopted:
+def preview_adopt(call: AdoptArguments) -> Adopted:
     """What :func:`adopt` would do. It raises what that would raise before it changes anything."""
-    sources = _look(files, dataset, _arrangement(axis, grid))
-    target = resolve_target(array, None)
-    conversion = sources.converting(strategy, None, target, active_engine())
+    sources, target, conversion = _planned(call)
     return sources.planned(target.label, conversion.metadata.index_codec.location)
+
+
+def _planned(call: AdoptArguments) -> tuple[_Files, Target, ArrayConversion]:
+    sources = _look(call.files, call.dataset, _arrangement(call.axis, call.grid))
+    target, engine = resolve_target(call.array, None), active_engine()
+    return sources, target, sources.converting(call.strategy, call.memory_limit, target, engine)
 
 
 @dataclass(frozen=True, slots=True)

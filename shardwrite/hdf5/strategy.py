@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.frame import HDF5, Framing
-from shardwrite.format.strategies import WritesAnew, register_strategy
+from shardwrite.format.strategies import Strategy, register_strategy
 from shardwrite.seams import resolve
 
 DEFAULT_DATASET = "data"
@@ -22,7 +22,7 @@ _NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # no name in UTF-8 holds these
 
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class Hdf5(WritesAnew):
+class Hdf5(Strategy):
     """Strategy that makes each shard a file of HDF5, whose one dataset has the same inner chunks.
 
     The file opens in programs that read HDF5 and NetCDF-4, and the shard in those that read Zarr.

@@ -14,10 +14,10 @@ from crc32c import crc32c
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.journal.process import Process
+from shardwrite.options import DURABILITIES
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.plan.partition import Cuts
 from shardwrite.seams import Ref
-from shardwrite.stores.base import DURABILITIES
 from shardwrite.stores.looking import parse_json
 
 FORMAT = 1

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines import active_engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import CorruptShardError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
@@ -20,7 +20,16 @@ from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import look_beside, refuse_overlapping_runs
 from shardwrite.journal.rundir import holding
+from shardwrite.operations.keywords import ProgressKeywords, UpdateKeywords
 from shardwrite.operations.verify import how_to_mend, refuse_waiting
+from shardwrite.options import (
+    BeginKeywords,
+    ExclusiveKeywords,
+    RunArguments,
+    arguments,
+    option,
+    options_from,
+)
 from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
@@ -35,7 +44,6 @@ from shardwrite.runs.execute import execute_missing, reporting
 from shardwrite.runs.job import Job, RunOptions, intent_of
 from shardwrite.runs.old_shards import shards_at_ends
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.write.context import GroupReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,38 +108,36 @@ class Compaction(Result):
         return Facts(title="compacted", subject=self.path, headline=headline, rows=self._rows())
 
 
-@public
-def compact(
-    store: Any,
-    *,
-    name: str | None = None,
-    above: float = 0.3,
-    order: str = "C",
-    durability: str | None = None,
-    run_dir: Any = None,
-    exclusive: bool = False,
-    restart: bool = False,
-    progress: bool | Callable[[GroupReport], None] = False,
-) -> Compaction:
+@arguments
+class CompactArguments(ProgressKeywords, BeginKeywords, ExclusiveKeywords, RunArguments):
+    """Arguments of `compact`."""
+
+    section: ClassVar[str] = "Options"
+    HELP: ClassVar[Mapping[str, str]] = {"restart": UpdateKeywords.HELP["restart"]}
+    COMMAND_HELP: ClassVar[Mapping[str, str]] = {"restart": UpdateKeywords.COMMAND_HELP["restart"]}
+
+    _: KW_ONLY
+    above: float = option(
+        0.3,
+        "A shard is rewritten if more than this share of its bytes is unused; from 0 to 1.",
+        least=0,
+        most=1,
+        command_help="Rewrite a shard if more than this share of it is unused.",
+    )
+    order: str = option(
+        "C",
+        "Order of the inner chunks in the new shards.",
+        kind='{"C", "F", "morton"}',
+        suggested=("C", "F", "morton"),
+        command_help="Order of the inner chunks in the new shards: C, F or morton.",
+    )
+
+
+@taking(CompactArguments)
+def compact(call: CompactArguments) -> Compaction:
     """Rewrite, in parallel, every shard of which more than a given share is unused.
 
     Inner chunks are copied as they are, without decoding them.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    name : str, optional
-        Path of the array in the store.
-    above : float
-        A shard is rewritten if more than this share of its bytes is unused; from 0 to 1.
-    order : {"C", "F", "morton"}
-        Order of the inner chunks in the new shards.
-    durability, run_dir, restart, progress
-        See :func:`to_sharded_zarr`.
-    exclusive : bool
-        See :func:`write_region`.
 
     Returns
     -------
@@ -170,12 +176,13 @@ def compact(
     >>> done.n_rewritten, done.unused_nbytes_before > 0, done.unused_nbytes
     (1, True, 0)
     """
+    above, restart = call.above, call.restart
     if isinstance(above, bool) or not 0 <= above <= 1:
         raise SpecError(
             "not a share", field="above", value=above, remedy="give a number from 0 to 1"
         )
-    target = resolve_target(store, name, run_dir).exclusively(when=exclusive)
-    refuse_waiting(target, run_dir)
+    target = resolve_target(call.store, call.name, call.run_dir).exclusively(when=call.exclusive)
+    refuse_waiting(target, call.run_dir)
     array = open_at(target.place)
     check_whole(array.metadata.grid, target.label)
     metadata = parse_metadata(array.metadata.text, writing=True)
@@ -185,14 +192,14 @@ def compact(
         part,
         SourceLayout(metadata.grid.sizes, 0, "the array itself"),
         resources_of(engine),
-        PlanOptions(strategy=FixedOrder(order)),
+        PlanOptions(strategy=FixedOrder(call.order)),
         Update(whole),
     )
     job = Job(
         StoredChunks(part, whole),
         plan,
         replace(target, update=COMPACTION),
-        RunOptions(mode="r+", durability=durability, restart=restart),
+        options_from(call, RunOptions, mode="r+"),
     )
     with holding(target):
         # This also restores shards that a crash has left in the middle of a change.
@@ -227,7 +234,7 @@ def compact(
         # An interrupted compaction must be ended, even if no shard is left to rewrite.
         if wasteful.any() or tidied_run(job.target) is not None:
             with reporting(
-                progress,
+                call.progress,
                 int(wasteful.sum()) * metadata.shard_nbytes,
             ) as on_report:
                 seconds = execute_missing(job, engine, on_report, look, check).seconds

@@ -6,26 +6,33 @@ Of several bases, the fields of the last come first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
+from shardwrite.config.table import PROGRESS
 from shardwrite.errors import SpecError
 from shardwrite.options import (
     ArrayKeywords,
+    CastKeywords,
+    DropKeywords,
     EmptyKeywords,
+    ExclusiveKeywords,
+    ExistingArguments,
     GraphKeywords,
     Keywords,
-    MemoryKeywords,
     NameKeywords,
     PlanKeywords,
+    ProcessKeywords,
     ResumeKeywords,
     RunKeywords,
     StateKeywords,
     StrategyKeywords,
     ViaKeywords,
-    described,
+    argument,
+    arguments,
+    keywords,
     option,
+    same_as,
 )
 
 _A = TypeVar("_A")
@@ -34,35 +41,24 @@ _R = TypeVar("_R")
 if TYPE_CHECKING:  # commands read the keywords, and need not import what runs
     from shardwrite.write.context import GroupReport
 
-SOURCE = described(
-    """The source: a dask array whose chunk sizes are known, a numpy array, a `zarr.Array`, an
-    `xarray.DataArray`, or any object with ``__array__`` and a shape. `dimension_names`,
-    `attributes` and `fill_value` that are left out are those of a zarr or xarray array.""",
-    kind="array_like",
-)
-EXISTING = described(
-    """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-    group or array of zarr-python.""",
-    kind="str, path, or store or node of zarr-python",
-)
 OF_URLS = """Options for a URL. For a bucket they are options of obstore, or the usual ones of
     fsspec, such as ``key``. With options, ``{}`` included, the store may also be any other URL that
     fsspec knows. For a local path they have no effect, as in dask."""
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ProgressKeywords(Keywords):
     """What is shown while a function works."""
 
     progress: bool | Callable[[GroupReport], None] = option(
-        False,
+        PROGRESS.default,
         "True shows a progress bar. A callable is called with the report of each group of shards.",
         kind="bool or callable",
         flag=None,
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class CommitKeywords(Keywords):
     """The commit of a session."""
 
@@ -102,7 +98,7 @@ def committing(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
     return called
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ReturnKeywords(ProgressKeywords, CommitKeywords):
     """What a function returns."""
 
@@ -122,83 +118,33 @@ class ReturnKeywords(ProgressKeywords, CommitKeywords):
 if TYPE_CHECKING:
     # What overloads of these functions are told apart by.
 
-    @dataclass(frozen=True, kw_only=True)
+    @keywords
     class Now(ReturnKeywords):
         """Of a call that returns a result."""
 
         compute: Literal[True] = True
         return_stored: Literal[False] = False
 
-    @dataclass(frozen=True, kw_only=True)
+    @keywords
     class Later(ReturnKeywords):
         """Of a call that returns a `Delayed`."""
 
         compute: Literal[False]
         return_stored: Literal[False] = False
 
-    @dataclass(frozen=True, kw_only=True)
+    @keywords
     class Stored(ReturnKeywords):
         """Of a call that returns an array."""
 
         return_stored: Literal[True]
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class CastKeywords(Keywords):
-    """How a source comes into an array that exists."""
-
-    section: ClassVar[str] = "Run"
-
-    axis: int = option(
-        0, 'The axis along which the array grows with the region ``"append"``.', flag=None
-    )
-    casting: str = option(
-        "safe",
-        "The numpy rule for casting `x` to the dtype of the array.",
-        choices=("no", "equiv", "safe", "same_kind", "unsafe"),
-        command_help="Which conversions of values are allowed, as numpy names them.",
-    )
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class ExclusiveKeywords(Keywords):
-    """How shards come into a bucket."""
-
-    section: ClassVar[str] = "Run"
-
-    exclusive: bool = option(
-        False,
-        """Promise that nobody else writes to the array meanwhile. An update in a bucket is refused
-        without it, if the service cannot refuse a request because an object has changed meanwhile.
-        Elsewhere it has no effect.""",
-        command_help="Promise that nobody else writes to the array meanwhile. Only for buckets "
-        "that cannot refuse a request if an object has changed.",
-    )
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class DropKeywords(Keywords):
-    """What may become of shards that are HDF5 files."""
-
-    section: ClassVar[str] = "Run"
-
-    drop_hdf5: bool = option(
-        False,
-        """Make plain shards of those shards in the region that are also HDF5 files. Without it,
-        only the strategy :class:`Hdf5` changes such shards, and any other is refused. The strategy
-        must write whole shards, as ``"fixed-order"`` does. With :class:`Hdf5`, the dataset in the
-        new files may have another name.""",
-        command_help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 "
-        "keeps them so.",
-    )
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class LayoutKeywords(PlanKeywords, ArrayKeywords):
     """What makes a plan of a source."""
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class NewKeywords(
     ReturnKeywords,
     RunKeywords,
@@ -243,7 +189,7 @@ class NewKeywords(
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class WriteKeywords(NewKeywords, NameKeywords):
     """Keywords of `to_sharded_zarr`."""
 
@@ -257,25 +203,28 @@ class WriteKeywords(NewKeywords, NameKeywords):
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class WriteArguments(WriteKeywords):
     """Arguments of `to_sharded_zarr`."""
 
-    x: Any = field(metadata=SOURCE)
-    store: Any = field(
-        metadata=described(
-            """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore;
-            a writable session of Icechunk, which is then committed; or a group or array of
-            zarr-python. Such an array is filled, as with ``mode="r+"``, unless `mode` is
-            ``"w"``.""",
-            kind="str, path, store or node of zarr-python, or icechunk.Session",
-        )
+    x: Any = argument(
+        """The source: a dask array whose chunk sizes are known, a numpy array, a `zarr.Array`, an
+        `xarray.DataArray`, or any object with ``__array__`` and a shape. `dimension_names`,
+        `attributes` and `fill_value` that are left out are those of a zarr or xarray array.""",
+        kind="array_like",
+    )
+    store: Any = argument(
+        """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore;
+        a writable session of Icechunk, which is then committed; or a group or array of
+        zarr-python. Such an array is filled, as with ``mode="r+"``, unless `mode` is
+        ``"w"``.""",
+        kind="str, path, store or node of zarr-python, or icechunk.Session",
     )
     component: str | None = option(None, "Another word for `name`, as in `dask.array.to_zarr`.")
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class StoreKeywords(NewKeywords):
     """Keywords of `store`."""
 
@@ -292,7 +241,7 @@ class StoreKeywords(NewKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class StoreArguments(StoreKeywords):
     """Arguments of `store`."""
 
@@ -301,53 +250,42 @@ class StoreArguments(StoreKeywords):
         "sources.",
     }
 
-    arrays: Any = field(
-        metadata=described(
-            """The sources, each as in :func:`to_sharded_zarr`. A single dask array is taken as a
-            sequence of one.""",
-            kind="sequence of array_like",
-        )
+    arrays: Any = argument(
+        """The sources, each as in :func:`to_sharded_zarr`. A single dask array is taken as a
+        sequence of one.""",
+        kind="sequence of array_like",
     )
-    stores: Any = field(
-        metadata=described(
-            "A store for each array, as in :func:`to_sharded_zarr`.",
-            kind="sequence of str, path, or store or node of zarr-python",
-        )
+    stores: Any = argument(
+        "A store for each array, as in :func:`to_sharded_zarr`.",
+        kind="sequence of str, path, or store or node of zarr-python",
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
     """Arguments of `plan`."""
 
-    x: Any = field(metadata=SOURCE)
-    store: Any = field(
+    x: Any = same_as(WriteArguments, "x")
+    store: Any = argument(
+        """Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan
+        counts the shards that wait in memory until they are put, and has `traffic`: requests
+        and bytes. A run of the same plan that has not ended there counts.""",
+        kind="str, path, or store or node of zarr-python",
         default=None,
         kw_only=True,
-        metadata=described(
-            """Place of the array, as in :func:`to_sharded_zarr`. If it is in a bucket, the plan
-            counts the shards that wait in memory until they are put, and has `traffic`: requests
-            and bytes. A run of the same plan that has not ended there counts.""",
-            kind="str, path, or store or node of zarr-python",
-        ),
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class PlanRegionKeywords(
-    DropKeywords,
-    ViaKeywords,
-    StateKeywords,
-    StrategyKeywords,
-    EmptyKeywords,
-    GraphKeywords,
-    CastKeywords,
-    NameKeywords,
-):
-    """Keywords of `plan_region`."""
+@keywords
+class UpdateKeywords(StrategyKeywords):
+    """How shards that exist are changed."""
 
+    COMMAND_HELP: ClassVar[Mapping[str, str]] = {
+        "strategy": "How shards that exist are changed: fixed-order, append-only, C, F, morton or "
+        "hdf5. hdf5:NAME names the dataset, by default as in the files.",
+        "restart": "Give up interrupted updates that stand in the way.",
+    }
     HELP: ClassVar[Mapping[str, str]] = {
-        "name": "Path of the array in the store.",
         "strategy": """How existing shards are changed. ``FixedOrder`` rewrites a shard.
         ``AppendOnly`` clones it and adds the new inner chunks at the end of the clone. In both
         cases the new shard then replaces the old one, unless the strategy has ``in_place=True``.
@@ -365,77 +303,58 @@ class PlanRegionKeywords(
     }
 
 
-@dataclass(frozen=True, init=False, repr=False, eq=False)
-class _Into(PlanRegionKeywords):
-    x: Any = field(
-        metadata=described(
-            """The source, as in :func:`to_sharded_zarr`. Its shape must be the region's shape. A
-            number, text or another scalar is written to the whole region. A source that names its
-            axes, as an `xarray.DataArray` does, in another order than the array is refused.""",
-            kind="array_like",
-        )
-    )
-    store: Any = field(metadata=EXISTING)
-    region: Any = field(
-        metadata=described(
-            """The region in the array's coordinates, as numpy and zarr take it. An integer drops
-            its axis, so the source has one axis less; it may also keep that axis, with length 1.
-            Negative numbers count from the end. A step, a mask and a list are refused.
-            ``"append"`` writes after the end of the array: first the data, then the new shape.""",
-            kind='tuple of slice or int, slice, int, Ellipsis, or "append"',
-        )
-    )
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class PlanRegionArguments(_Into):
+@arguments
+class PlanRegionArguments(
+    DropKeywords,
+    ViaKeywords,
+    StateKeywords,
+    UpdateKeywords,
+    EmptyKeywords,
+    ProcessKeywords,
+    GraphKeywords,
+    CastKeywords,
+    NameKeywords,
+):
     """Arguments of `plan_region`."""
 
+    HELP: ClassVar[Mapping[str, str]] = ExistingArguments.HELP
 
-@dataclass(frozen=True, repr=False, eq=False)
-class RegionArguments(ReturnKeywords, RunKeywords, ExclusiveKeywords, _Into):
+    x: Any = argument(
+        """The source, as in :func:`to_sharded_zarr`. Its shape must be the region's shape. A
+        number, text or another scalar is written to the whole region. A source that names its
+        axes, as an `xarray.DataArray` does, in another order than the array is refused.""",
+        kind="array_like",
+    )
+    store: Any = same_as(ExistingArguments, "store")
+    region: Any = argument(
+        """The region in the array's coordinates, as numpy and zarr take it. An integer drops
+        its axis, so the source has one axis less; it may also keep that axis, with length 1.
+        Negative numbers count from the end. A step, a mask and a list are refused.
+        ``"append"`` writes after the end of the array: first the data, then the new shape.""",
+        kind='tuple of slice or int, slice, int, Ellipsis, or "append"',
+    )
+
+
+@arguments
+class RegionArguments(ReturnKeywords, RunKeywords, ExclusiveKeywords, PlanRegionArguments):
     """Arguments of `write_region`."""
 
-    HELP: ClassVar[Mapping[str, str]] = PlanRegionKeywords.HELP
 
-
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class EraseArguments(
     ProgressKeywords,
     CommitKeywords,
     DropKeywords,
-    MemoryKeywords,
+    ProcessKeywords,
     ResumeKeywords,
     ExclusiveKeywords,
     StateKeywords,
-    StrategyKeywords,
-    NameKeywords,
+    UpdateKeywords,
+    ExistingArguments,
 ):
     """Arguments of `erase`."""
 
-    HELP: ClassVar[Mapping[str, str]] = PlanRegionKeywords.HELP
-
-    store: Any = field(metadata=EXISTING)
-    region: Any = field(
-        metadata=described(
-            "The region to erase; see :func:`write_region`.",
-            kind="tuple of slice or int, slice, int or Ellipsis",
-        )
-    )
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class StripeKeywords(Keywords):
-    """How a parallel file system lays out shards."""
-
-    section: ClassVar[str] = "Array"
-
-    stripe_count: int | None = option(
-        None,
-        """Number of Lustre targets over which each shard is spread; 1 suits shards below about a
-        gigabyte. By default the setting of the directory holds. On other file systems, this has no
-        effect.""",
-        least=1,
-        command_help="On Lustre: number of targets for each shard. Default: as the directory has "
-        "it.",
+    region: Any = argument(
+        "The region to erase; see :func:`write_region`.",
+        kind="tuple of slice or int, slice, int or Ellipsis",
     )

@@ -8,7 +8,7 @@ this plan and on the number of parts, not on the machines that write them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -18,7 +18,7 @@ from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.document import other_format
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.operations.keywords import EXISTING, ProgressKeywords, StripeKeywords
+from shardwrite.operations.keywords import ProgressKeywords
 from shardwrite.operations.steps import (
     PartSource,
     Share,
@@ -30,13 +30,18 @@ from shardwrite.operations.steps import (
 )
 from shardwrite.options import (
     BeginKeywords,
+    ExistingArguments,
     ModeKeywords,
     NameKeywords,
     ReportKeywords,
+    RunArguments,
     SourceKeywords,
     StateKeywords,
-    described,
-    taken_from,
+    StripeKeywords,
+    argument,
+    arguments,
+    options_from,
+    same_as,
 )
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan.options import memory_limit_of
@@ -60,32 +65,28 @@ __all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
 _Done = TypeVar("_Done")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class PrepareArguments(StripeKeywords, ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
     """Arguments of `prepare`."""
 
-    x: Any = field(
-        metadata=described(
-            """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
-            `zarr.Array`, it is that array.""",
-            kind="array_like",
-        )
+    x: Any = argument(
+        """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
+        `zarr.Array`, it is that array.""",
+        kind="array_like",
     )
-    store: Any = field(metadata=EXISTING)
-    plan: Plan = field(
-        metadata=described("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
-    )
-    format: str | None = field(
+    store: Any = same_as(ExistingArguments, "store")
+    plan: Plan = argument("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
+    format: str | None = argument(
+        "The format, if the plan was made with one.",
+        choices=("transformer-2022",),
+        flag=None,
         default=None,
         kw_only=True,
-        metadata=described(
-            "The format, if the plan was made with one.", choices=("transformer-2022",), flag=None
-        ),
     )
 
 
 @taking(PrepareArguments)
-def prepare(given: PrepareArguments) -> None:
+def prepare(call: PrepareArguments) -> None:
     """Begin a run that is written in parts. Call this once, before any part is written.
 
     Raises
@@ -97,7 +98,7 @@ def prepare(given: PrepareArguments) -> None:
     StoreError
         If the storage refuses, or Lustre's ``lfs`` command is missing or fails.
     """
-    n_targets, plan = given.stripe_count, given.plan
+    n_targets, plan = call.stripe_count, call.plan
     if n_targets is not None and (isinstance(n_targets, bool) or n_targets < 1):
         raise SpecError(
             "not a number of targets",
@@ -106,16 +107,16 @@ def prepare(given: PrepareArguments) -> None:
             remedy="give 1 or more, or None",
         )
     _check_plan(plan)
-    target = resolve_new(given.store, given.name, given.run_dir, given.format)
+    target = resolve_new(call.store, call.name, call.run_dir, call.format)
     main = plan if plan.gathering is None else plan.gathering
     steps = steps_of(main.metadata)
-    steps.check_new(target, main.metadata, given.run_dir)
-    if given.format is not None:
-        _check_format(main, given.format)
+    steps.check_new(target, main.metadata, call.run_dir)
+    if call.format is not None:
+        _check_format(main, call.format)
     engine = LocalEngine("threads")
-    options = for_new_array(taken_from(given, RunOptions))
-    job = Job(PartSource.of(given.x).chunks_for(plan), plan, target, options)
-    steps.prepare(job, target, engine, given.run_dir, n_targets)
+    options = for_new_array(options_from(call, RunOptions))
+    job = Job(PartSource.of(call.x).chunks_for(plan), plan, target, options)
+    steps.prepare(job, target, engine, call.run_dir, n_targets)
 
 
 def _check_format(plan: Plan, format: str) -> None:  # noqa: A002 (the word that users know)
@@ -151,7 +152,7 @@ def _check_plan(plan: object) -> None:
         )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
     """Arguments of `write_part`."""
 
@@ -161,25 +162,24 @@ class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeyword
         By default the limit of the job, the control group or the machine.""",
     }
 
-    x: Any = field(
-        metadata=described(
-            """The source, as in :func:`to_sharded_zarr`. None stands for the source that the plan
-            names, which it does if that is a file or a Zarr array, and nothing is computed of
-            it.""",
-            kind="array_like or None",
-        )
+    COMMAND_HELP: ClassVar[Mapping[str, str]] = {
+        "memory_limit": "Memory of this process, such as 4GB. Default: what its job may use here.",
+    }
+
+    x: Any = argument(
+        """The source, as in :func:`to_sharded_zarr`. None stands for the source that the plan
+        names, which it does if that is a file or a Zarr array, and nothing is computed of it.""",
+        kind="array_like or None",
     )
-    store: Any = field(metadata=EXISTING)
-    index: int = field(
-        metadata=described(
-            """Number of this part, counted from 0. The parts have about the same decoded size."""
-        )
+    store: Any = same_as(ExistingArguments, "store")
+    index: int = argument(
+        """Number of this part, counted from 0. The parts have about the same decoded size."""
     )
-    count: int = field(metadata=described("Number of all parts."))
+    count: int = argument("Number of all parts.")
 
 
 @taking(PartArguments)
-def write_part(given: PartArguments) -> WriteResult:
+def write_part(call: PartArguments) -> WriteResult:
     """Write one part of an array, with the threads of this process.
 
     If the plan copies encoded chunks, as :func:`plan_precomputed` says, each part copies its own.
@@ -220,21 +220,21 @@ def write_part(given: PartArguments) -> WriteResult:
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    index, count = check_part(given.index, given.count)
-    own = None if given.x is None else PartSource.of(given.x, given.source_id)
-    target = _target_of(given)
+    index, count = check_part(call.index, call.count)
+    own = None if call.x is None else PartSource.of(call.x, call.source_id)
+    target = _target_of(call)
     engine = LocalEngine("threads")
-    limit = memory_limit_of(given.memory_limit)
+    limit = memory_limit_of(call.memory_limit)
 
     def write(run: RunDirectory) -> WriteResult:
         source = PartSource.of_run(run) if own is None else own
-        in_own_way = run_in_parts(run, engine, given.run_dir, limit)
+        in_own_way = run_in_parts(run, engine, call.run_dir, limit)
         if in_own_way is not None:
-            return in_own_way.write(Share(source, index, count), given.progress)
+            return in_own_way.write(Share(source, index, count), call.progress)
         chunks, plan = source.planned(run, resources_of(engine, limit))
         job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(index, count)
         check_fits(job)
-        with reporting(given.progress, part.raw_nbytes) as on_report:
+        with reporting(call.progress, part.raw_nbytes) as on_report:
             return execute_part(job, run, part, engine, on_report)
 
     return working_on(
@@ -242,8 +242,8 @@ def write_part(given: PartArguments) -> WriteResult:
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKeywords):
+@arguments
+class FinalizeArguments(ReportKeywords, ProgressKeywords, RunArguments):
     """Arguments of `finalize`."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -252,20 +252,18 @@ class FinalizeArguments(ReportKeywords, ProgressKeywords, StateKeywords, NameKey
         reported.""",
     }
 
-    store: Any = field(metadata=EXISTING)
-    n_parts: int | None = field(
+    n_parts: int | None = argument(
+        """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
+        flag="parts",
+        least=1,
+        command_help="Number of parts, so that missing ones can be named.",
         default=None,
         kw_only=True,
-        metadata=described(
-            """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
-            flag="parts",
-            command_help="Number of parts, so that missing ones can be named.",
-        ),
     )
 
 
 @taking(FinalizeArguments)
-def finalize(given: FinalizeArguments) -> WriteResult:
+def finalize(call: FinalizeArguments) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
     A scale of a volume of Neuroglancer then enters the ``info`` of its volume. If its hash scatters
@@ -292,24 +290,24 @@ def finalize(given: FinalizeArguments) -> WriteResult:
     JournalError
         If the files beside the array hold no plan that can be written in parts.
     """
-    target = _target_of(given)
-    n_parts = check_n_parts(given.n_parts)
+    target = _target_of(call)
+    n_parts = check_n_parts(call.n_parts)
     engine = LocalEngine("threads")
 
     def job_of(run: RunDirectory) -> Job:
-        options = replace(options_of_run(run), keep_report=given.keep_report)
+        options = replace(options_of_run(run), keep_report=call.keep_report)
         plan = plan_begun(run, resources_of(engine))
         return Job(NoChunks(), plan, run.target, options)
 
     def finish(run: RunDirectory) -> WriteResult:
-        own = run_in_parts(run, engine, given.run_dir)
+        own = run_in_parts(run, engine, call.run_dir)
         if own is None:
             return finish_parts(job_of(run), run, engine, n_parts)
-        result = own.finish(n_parts, given.progress, keep_report=given.keep_report)
+        result = own.finish(n_parts, call.progress, keep_report=call.keep_report)
         return counted_at(target, result)
 
     def check(run: RunDirectory) -> None:
-        own = run_in_parts(run, engine, given.run_dir)
+        own = run_in_parts(run, engine, call.run_dir)
         if own is None:
             refuse_unwritten(job_of(run), run, n_parts)
         else:
@@ -317,12 +315,12 @@ def finalize(given: FinalizeArguments) -> WriteResult:
 
     look = partial(check_kept, target, engine)
     result = working_on(target, finish, look=look, check=check)
-    enter_at(target, given.run_dir)
+    enter_at(target, call.run_dir)
     return result
 
 
-def _target_of(given: PartArguments | FinalizeArguments) -> Target:
-    return resolve_target(given.store, given.name, given.run_dir)
+def _target_of(call: PartArguments | FinalizeArguments) -> Target:
+    return resolve_target(call.store, call.name, call.run_dir)
 
 
 def working_on(

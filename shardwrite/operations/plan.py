@@ -21,7 +21,7 @@ from shardwrite.journal.lease import lease_times
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.operations.keywords import PlanArguments
-from shardwrite.options import taken_from
+from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_new, target_via
 from shardwrite.plan.estimate import Requests, Traffic
 from shardwrite.plan.options import PlanOptions
@@ -193,7 +193,7 @@ def _spans(plan: Plan) -> Iterator[tuple[tuple[_Span, ...], int]]:
 
 
 @taking(PlanArguments)
-def plan(given: PlanArguments) -> Plan:
+def plan(call: PlanArguments) -> Plan:
     """Plan how an array would be written.
 
     Nothing is computed or written, and nothing is read but what stands in `store`, if that is in a
@@ -224,9 +224,9 @@ def plan(given: PlanArguments) -> Plan:
     >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
     (4, ['c/0/0', 'c/0/1'])
     """
-    options, source = taken_from(given, PlanOptions), as_source_array(given.x)
-    array, engine = source.described(taken_from(given, ArrayOptions)), active_engine()
-    if given.store is None:
+    options, source = options_from(call, PlanOptions), as_source_array(call.x)
+    array, engine = source.described(options_from(call, ArrayOptions)), active_engine()
+    if call.store is None:
         return plan_array(source.array, engine, array, options)
-    into = target_via(resolve_new(given.store, given.name, given.run_dir, array.format), given.via)
+    into = target_via(resolve_new(call.store, call.name, call.run_dir, array.format), call.via)
     return with_traffic(plan_array(source.array, engine, array, options, into.store), into)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,47 +11,46 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import public, taking
 from shardwrite.errors import SpecError
 from shardwrite.format.manifest import keys_of, listed_chunks, origin_in
 from shardwrite.grid import Shape, ShardGrid, ceil_div
+from shardwrite.options import ExistingArguments, arguments, option
 from shardwrite.place.base import at_url, named
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.array import ShardedArray, as_dask_array, open_sharded
 from shardwrite.read.inspection import stored_coords
 
 
-@public
-def from_sharded_zarr(
-    store: Any,
-    component: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    chunks: Any = None,
-    *,
-    name: str | None = None,
-    dask_name: str | None = None,
-    inline_array: bool = False,
-) -> dask.array.Array:
-    """Open a sharded array as a dask array with one chunk for each shard.
+@arguments
+class ReadArguments(ExistingArguments):
+    """Arguments of `from_sharded_zarr`."""
 
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    component : str, optional
-        Another word for `name`, as in `dask.array.from_zarr`.
-    storage_options : mapping, optional
-        Options for a URL; see :func:`to_sharded_zarr`.
-    chunks : optional
-        Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.
-    name : str, optional
-        Path of the array in the store or group.
-    dask_name : str, optional
-        Name of the dask array, which is `name` in `dask.array.from_zarr`. By default it is derived
-        from the array and the chunks.
-    inline_array : bool
-        Put the reader into each task, instead of a task of its own; see `dask.array.from_array`.
+    component: str | None = option(None, "Another word for `name`, as in `dask.array.from_zarr`.")
+    storage_options: Mapping[str, Any] | None = option(
+        None, "Options for a URL; see :func:`to_sharded_zarr`.", kind="mapping"
+    )
+    chunks: Any = option(
+        None,
+        "Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.",
+        kind="int, str, tuple or mapping",
+    )
+    _: KW_ONLY
+    dask_name: str | None = option(
+        None,
+        """Name of the dask array, which is `name` in `dask.array.from_zarr`. By default it is
+        derived from the array and the chunks.""",
+    )
+    inline_array: bool = option(
+        False,
+        """Put the reader into each task, instead of a task of its own; see
+        `dask.array.from_array`.""",
+    )
+
+
+@taking(ReadArguments)
+def from_sharded_zarr(call: ReadArguments) -> dask.array.Array:
+    """Open a sharded array as a dask array with one chunk for each shard.
 
     Returns
     -------
@@ -74,8 +73,11 @@ def from_sharded_zarr(
     >>> y.chunks, int(y[41:43].sum().compute())
     (((40, 40, 20),), 83)
     """
-    view = open_sharded(at_url(store, storage_options, is_read=True), named(name, component))
-    return as_dask_array(view, chunks, dask_name=dask_name, inline_array=inline_array)
+    store = at_url(call.store, call.storage_options, is_read=True)
+    view = open_sharded(store, named(call.name, call.component))
+    return as_dask_array(
+        view, call.chunks, dask_name=call.dask_name, inline_array=call.inline_array
+    )
 
 
 # ---- Which inner chunks of an array hold data

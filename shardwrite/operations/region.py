@@ -11,7 +11,7 @@ from dask.delayed import Delayed
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
-from shardwrite.entry.public import public, taking
+from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
@@ -23,7 +23,7 @@ from shardwrite.operations.keywords import (
     committing,
 )
 from shardwrite.operations.plan import with_traffic
-from shardwrite.options import names, taken_from
+from shardwrite.options import RunArguments, names, options_from
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, abandon_in_place, resolve_target, target_via
 from shardwrite.plan.options import PlanOptions
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @taking(PlanRegionArguments)
-def plan_region(given: PlanRegionArguments) -> Plan:
+def plan_region(call: PlanRegionArguments) -> Plan:
     """Plan to write an array into a region of an existing array, without writing anything.
 
     Returns
@@ -74,10 +74,10 @@ def plan_region(given: PlanRegionArguments) -> Plan:
     >>> [ref.key for ref in plan.shared_shards]
     ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
     """
-    where = Where(given.region, given.axis, given.casting)
-    target = target_via(resolve_target(given.store, given.name, given.run_dir), given.via)
-    options, drops = taken_from(given, PlanOptions), given.drop_hdf5
-    _, planned = region_plan(given.x, target, where, active_engine(), options, drop_hdf5=drops)
+    where = Where(call.region, call.axis, call.casting)
+    target = target_via(resolve_target(call.store, call.name, call.run_dir), call.via)
+    options, drops = options_from(call, PlanOptions), call.drop_hdf5
+    _, planned = region_plan(call.x, target, where, active_engine(), options, drop_hdf5=drops)
     return with_traffic(planned, target_of_update(target, planned))
 
 
@@ -97,24 +97,24 @@ if TYPE_CHECKING:
 
     @overload
     @taking(_RegionNow)
-    def write_region(given: _RegionNow) -> WriteResult: ...
+    def write_region(call: _RegionNow) -> WriteResult: ...
 
     @overload
     @taking(_RegionLater)
-    def write_region(given: _RegionLater) -> Delayed: ...
+    def write_region(call: _RegionLater) -> Delayed: ...
 
     @overload
     @taking(_RegionStored)
-    def write_region(given: _RegionStored) -> dask.array.Array: ...
+    def write_region(call: _RegionStored) -> dask.array.Array: ...
 
     @overload
     @taking(RegionArguments)
-    def write_region(given: RegionArguments) -> WriteResult | Delayed | dask.array.Array: ...
+    def write_region(call: RegionArguments) -> WriteResult | Delayed | dask.array.Array: ...
 
 
 @taking(RegionArguments)
 @committing
-def write_region(given: RegionArguments) -> WriteResult | Delayed | dask.array.Array:
+def write_region(call: RegionArguments) -> WriteResult | Delayed | dask.array.Array:
     """Write an array or a scalar into a region of an existing array, or append to it.
 
     The array may have been written by another program.
@@ -156,25 +156,25 @@ def write_region(given: RegionArguments) -> WriteResult | Delayed | dask.array.A
     >>> y[-1].compute().tolist()
     [7, 7, 1, 1, 1, 1, 1, 1]
     """
-    return write_into(given)
+    return write_into(call)
 
 
-def write_into(given: RegionArguments) -> WriteResult | Delayed | dask.array.Array:
+def write_into(call: RegionArguments) -> WriteResult | Delayed | dask.array.Array:
     """Write an array into a region; see :func:`write_region`. Sessions are not committed."""
-    target = target_via(resolve_target(given.store, given.name, given.run_dir), given.via)
-    target, engine = target.exclusively(when=given.exclusive), active_engine()
-    options, run = taken_from(given, PlanOptions), taken_from(given, RunOptions, mode="r+")
-    where = Where(given.region, given.axis, given.casting)
-    if not given.compute:
+    target = target_via(resolve_target(call.store, call.name, call.run_dir), call.via)
+    target, engine = target.exclusively(when=call.exclusive), active_engine()
+    options, run = options_from(call, PlanOptions), options_from(call, RunOptions, mode="r+")
+    where = Where(call.region, call.axis, call.casting)
+    if not call.compute:
         with holding(target):
-            source, job = region_job(given.x, target, where, engine, options, run)
+            source, job = region_job(call.x, target, where, engine, options, run)
             rest = as_delayed([job], engine)
-        return stored_array(job, source, rest) if given.return_stored else rest
+        return stored_array(job, source, rest) if call.return_stored else rest
     with holding(target):  # as the plan depends on what earlier runs have left
-        source, job = region_job(given.x, target, where, engine, options, run)
-        with reporting(given.progress, job.plan.raw_nbytes) as on_report:
+        source, job = region_job(call.x, target, where, engine, options, run)
+        with reporting(call.progress, job.plan.raw_nbytes) as on_report:
             (result,) = execute([job], engine, on_report)
-    return stored_array(job, source) if given.return_stored else result
+    return stored_array(job, source) if call.return_stored else result
 
 
 def region_job(
@@ -190,10 +190,8 @@ def region_job(
     return source, Job(chunks, planned, target_of_update(target, planned), into)
 
 
-@public
-def abandon(
-    store: Any, *, name: str | None = None, run_dir: Any = None
-) -> list[tuple[tuple[int, int], ...]]:
+@taking(RunArguments)
+def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     """Give up the interrupted updates and repairs of an array, its replacement or conversion.
 
     - Each shard of an update or a repair stays as it is, old or new.
@@ -204,16 +202,6 @@ def abandon(
     - To give up a conversion or an upload with ``consume=True``, name its source. This is possible
       only as long as nothing was removed.
     - A scale of a volume that is not finished is given up as a whole. Nothing of it stays.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    name : str, optional
-        Path of the array in the store.
-    run_dir : str or path, optional
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -237,8 +225,8 @@ def abandon(
     >>> shardwrite.abandon(path)  # nothing was interrupted
     []
     """
-    target = resolve_target(store, name, run_dir)
-    is_given_up = abandon_in_place(target) or abandon_of_wings(target, run_dir)
+    target = resolve_target(call.store, call.name, call.run_dir)
+    is_given_up = abandon_in_place(target) or abandon_of_wings(target, call.run_dir)
     if is_given_up and target.place.kind() != "array":
         return []  # otherwise something else may be left beside the array
     with holding(target):
@@ -265,7 +253,7 @@ def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
 
 
 @taking(EraseArguments)
-def erase(given: EraseArguments) -> WriteResult:
+def erase(call: EraseArguments) -> WriteResult:
     """Set all elements of a region to the fill value, and remove shards that become empty.
 
     Returns
@@ -295,10 +283,10 @@ def erase(given: EraseArguments) -> WriteResult:
     >>> int(y[29]), int(y[30:90].sum()), int(y[90])
     (30, 0, 91)
     """
-    nothing, region = nothing_in(given.store, given.region, given.name)
+    nothing, region = nothing_in(call.store, call.region, call.name)
     of_erase = [name for name in names(EraseArguments) if name not in ("store", "region")]
-    keywords = {name: getattr(given, name) for name in of_erase}
-    result: WriteResult = write_region(nothing, given.store, region, casting="no", **keywords)
+    keywords = {name: getattr(call, name) for name in of_erase}
+    result: WriteResult = write_region(nothing, call.store, region, casting="no", **keywords)
     return result
 
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ import numpy.typing as npt
 import shardwrite._dask as dask
 from shardwrite.config.table import STRATEGY, value_of
 from shardwrite.engines import active_engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.frame import signatures_in
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -45,6 +45,7 @@ from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import drivers_on, replay
 from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.journal.trust import require_trusted
+from shardwrite.operations.keywords import ProgressKeywords
 from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, keep_copy, salvage_shards
 from shardwrite.operations.steps import BadShards, RepairOptions, steps_of
@@ -55,19 +56,32 @@ from shardwrite.operations.verify import (
     verify,
     verify_opened,
 )
+from shardwrite.options import (
+    STRATEGIES,
+    DropKeywords,
+    DurabilityKeywords,
+    ExclusiveKeywords,
+    ProcessKeywords,
+    RunArguments,
+    StrategyKeywords,
+    arguments,
+    option,
+    options_from,
+)
 from shardwrite.place.target import Target, resolve_target
+from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.census import ShardState
 from shardwrite.read.inspection import inspect_shards, of_objects
 from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.begin import check_unshared, check_updatable
+from shardwrite.runs.job import RunOptions
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning
 from shardwrite.stores.base import Store
-from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
 
@@ -229,24 +243,78 @@ def _version_of(store: Store, key: str) -> int:
 _COMPARED = "compared:"
 
 
-@public
-def repair(
-    store: Any,
-    x: Any = None,
-    *,
-    name: str | None = None,
-    deep: bool = True,
-    compare: bool = False,
-    salvage: bool = False,
-    scan: bool = False,
-    strategy: Any = "auto",
-    durability: str | None = None,
-    run_dir: Any = None,
-    exclusive: bool = False,
-    drop_hdf5: bool = False,
-    memory_limit: int | str | None = None,
-    progress: bool | Callable[[GroupReport], None] = False,
-) -> Repair:
+@arguments
+class RepairArguments(
+    ProgressKeywords,
+    ProcessKeywords,
+    DropKeywords,
+    ExclusiveKeywords,
+    DurabilityKeywords,
+    StrategyKeywords,
+    RunArguments,
+):
+    """Arguments of `repair`."""
+
+    section: ClassVar[str] = "Options"
+    HELP: ClassVar[Mapping[str, str]] = {
+        "drop_hdf5": """Allow `strategy` to make plain shards of HDF5 files; see
+        :func:`write_region`."""
+    }
+    x: Any = option(
+        None,
+        """The source, as in :func:`to_sharded_zarr`, with the array's shape and dtype. Without `x`,
+        `salvage` and `scan`, the call changes nothing and only reports the shards that need repair.
+        For a scale of a volume, the names of the dimensions of `x` tell its axes. If it has no such
+        names, its axes have the order of the array that was written. If a hash scatters the chunks
+        of the scale, all of `x` is read, and chunks of the bad shards wait in a spool; see
+        :func:`to_precomputed`.""",
+        kind="array_like",
+        flag="source",
+        parser="src",
+        command_help="Write the bad and missing shards again from this source.",
+    )
+    _: KW_ONLY
+    deep: bool = option(
+        True, "Decode every inner chunk, to find faults that the index does not show.", flag=None
+    )
+    compare: bool = option(
+        False,
+        """Also compare every value with `x`, bit by bit, as :func:`verify` does with `against`, and
+        write the shards anew that differ. This reads the whole array and all of `x`. The chunks of
+        `x` under these shards are then read once more. If such a repair is interrupted while it
+        writes, the next one with `x` compares again, even without `compare`.""",
+        command_help="With a source: also compare every value with it, and write the shards anew "
+        "that differ. This reads all of both.",
+    )
+    salvage: bool = option(
+        False,
+        """If the run that makes the array has not ended, cut shards with a torn tail back to the
+        size in its journal.""",
+        command_help="Without a source: cut a shard with a torn end back to the size in the "
+        "journal.",
+    )
+    scan: bool = option(
+        False,
+        """If there is no such run, search torn shards backwards for an index with a correct
+        checksum, and cut them back to it. The report says that the shard is then in an earlier
+        state. A shard that is an HDF5 file is not cut. If HDF5 opens it, it gets a new index; this
+        needs a directory.""",
+        command_help="Without a source and a journal: restore the last valid index inside such a "
+        "shard.",
+    )
+    strategy: Any = option(
+        "auto",
+        """How the shards are written. ``"auto"`` writes HDF5 files where the shards were such
+        files, by :class:`Hdf5`. Elsewhere it is the default of :func:`to_sharded_zarr`.""",
+        kind="FixedOrder, AppendOnly, Hdf5 or str",
+        suggested=("auto", *STRATEGIES),
+        command_help="How shards are written again: auto, fixed-order, append-only, C, F, morton, "
+        "hdf5 or hdf5:NAME. With auto, shards that were HDF5 files become such files.",
+    )
+
+
+@taking(RepairArguments)
+def repair(call: RepairArguments) -> Repair:
     """Find the shards that are torn or missing, and write them again from the source, if given.
 
     Shards that another program has changed since they were written here, by the sizes in the
@@ -254,45 +322,6 @@ def repair(
     `compare`. A copy of each shard that is replaced is kept in ``<array>.quarantine/``. Chunks that
     hold only the fill value are stored if the array was written with `write_empty_chunks`. After a
     conversion or a transfer, they are stored if all chunks of the array were.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    x : array_like, optional
-        The source, as in :func:`to_sharded_zarr`, with the array's shape and dtype. Without `x`,
-        `salvage` and `scan`, the call changes nothing and only reports the shards that need repair.
-        For a scale of a volume, the names of the dimensions of `x` tell its axes. If it has no such
-        names, its axes have the order of the array that was written. If a hash scatters the chunks
-        of the scale, all of `x` is read, and chunks of the bad shards wait in a spool; see
-        :func:`to_precomputed`.
-    name : str, optional
-        Path of the array in the store.
-    deep : bool
-        Decode every inner chunk, to find faults that the index does not show.
-    compare : bool
-        Also compare every value with `x`, bit by bit, as :func:`verify` does with `against`, and
-        write the shards anew that differ. This reads the whole array and all of `x`. The chunks of
-        `x` under these shards are then read once more. If such a repair is interrupted while it
-        writes, the next one with `x` compares again, even without `compare`.
-    salvage : bool
-        If the run that makes the array has not ended, cut shards with a torn tail back to the size
-        in its journal.
-    scan : bool
-        If there is no such run, search torn shards backwards for an index with a correct checksum,
-        and cut them back to it. The report says that the shard is then in an earlier state. A shard
-        that is an HDF5 file is not cut. If HDF5 opens it, it gets a new index; this needs a
-        directory.
-    strategy : FixedOrder, AppendOnly, Hdf5 or str
-        How the shards are written. ``"auto"`` writes HDF5 files where the shards were such files,
-        by :class:`Hdf5`. Elsewhere it is the default of :func:`to_sharded_zarr`.
-    durability, run_dir, memory_limit, progress
-        See :func:`to_sharded_zarr`.
-    exclusive : bool
-        See :func:`write_region`.
-    drop_hdf5 : bool
-        Allow `strategy` to make plain shards of HDF5 files; see :func:`write_region`.
 
     Returns
     -------
@@ -338,18 +367,19 @@ def repair(
     >>> [task.key for task in shardwrite.repair(raw, x, compare=True).tasks]
     ['c/0']
     """
-    is_look = x is None and not salvage and not scan
-    changed = [] if is_look else [resolve_target(store, name, run_dir, is_read=True)]
+    x, strategy, scan = call.x, call.strategy, call.scan
+    is_look = x is None and not call.salvage and not scan
+    where = call.store, call.name, call.run_dir
+    changed = [] if is_look else [resolve_target(*where, is_read=True)]
     with holding(*changed):
-        opened = open_begun(store, name, run_dir)
+        opened = open_begun(*where)
         target, array, run = opened.target, opened.array, opened.beside.run
-        target = target.exclusively(when=exclusive)
+        target = target.exclusively(when=call.exclusive)
         check_whole(array.metadata.grid, target.label)
-        source = x
         if x is not None:
             check_meaning(as_source_array(x).known, array.metadata, "x")
             x = as_written_array(x, array.metadata, "x")
-        compares = _compares(compare, run, array.metadata, has_source=x is not None)
+        compares = _compares(call.compare, run, array.metadata, has_source=x is not None)
         if not is_look:
             is_usual = isinstance(strategy, str) and strategy == "auto"
             usual = as_strategy(value_of(STRATEGY) if is_usual else strategy)
@@ -363,11 +393,13 @@ def repair(
 
         def look() -> _Seen:
             if is_look:
-                return _Seen(verify_opened(opened, deep=deep))
+                return _Seen(verify_opened(opened, deep=call.deep))
             ranks = np.arange(array.metadata.grid.n_shards)
             versions = _versions(array, ranks) if compares else None
-            against = source if compares else None
-            report = verify(store, name=name, run_dir=run_dir, deep=deep, against=against)
+            against = call.x if compares else None
+            report = verify(
+                call.store, name=call.name, run_dir=call.run_dir, deep=call.deep, against=against
+            )
             return _Seen(report, versions)
 
         seen = look()
@@ -376,8 +408,8 @@ def repair(
         if x is not None:  # before anything is moved
             asked = None if is_usual else usual
             bad = [problem.index for problem in (*before.problems, *before.changed)]
-            usual = _keeping_kinds(target, array, asked, bad, drops=drop_hdf5) or usual
-        if salvage or scan:
+            usual = _keeping_kinds(target, array, asked, bad, drops=call.drop_hdf5) or usual
+        if call.salvage or scan:
             torn = find_torn(
                 array, target, [problem.index for problem in before.problems], ledger, scan=scan
             )
@@ -393,7 +425,7 @@ def repair(
             path=target.label,
             tasks=tasks,
             n_temporaries=n_temporaries,
-            quarantined=() if is_look else _quarantined(target, tasks, durability),
+            quarantined=() if is_look else _quarantined(target, tasks, call.durability),
             salvaged=salvaged,
             is_look=is_look,
             changed=tuple(problem.key for problem in report.changed),
@@ -406,12 +438,15 @@ def repair(
         if not tasks:
             if run is not None and is_open:
                 give_up(run)  # all of its shards are good by now
-            steps_of(array.metadata).end_repair(target, array.metadata, run_dir)
+            steps_of(array.metadata).end_repair(target, array.metadata, call.run_dir)
             return done
         receipt = read_receipt(target)
         stores_empty = receipt is not None and receipt.stores_empty_chunks
         how = RepairOptions(
-            usual, durability, run_dir, memory_limit, progress, drop_hdf5, stores_empty
+            options_from(call, PlanOptions, strategy=usual, write_empty_chunks=stores_empty),
+            options_from(call, RunOptions, mode="r+"),
+            call.run_dir,
+            call.progress,
         )
         written, result = _write_again(x, replace(opened, target=target), seen, tasks, how)
         return replace(done, tasks=written, result=result)

@@ -186,20 +186,12 @@ class BadShards:
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """How shards are written again: keywords of :func:`repair`, and what the receipt says."""
+    """How shards are written again."""
 
-    strategy: Any
-    durability: str | None
+    planned: PlanOptions
+    run: RunOptions
     run_dir: Any
-    memory_limit: int | str | None
     progress: Progress
-    drop_hdf5: bool
-    stores_empty: bool  # whether inner chunks that have only the fill value are stored
-
-    @property
-    def run(self) -> RunOptions:
-        """How the run goes that writes them."""
-        return RunOptions(mode="r+", durability=self.durability, drop_hdf5=self.drop_hdf5)
 
 
 class ArraySteps:
@@ -236,12 +228,7 @@ class ArraySteps:
     ) -> WriteResult:
         """Write bad shards again from the source."""
         engine = active_engine()
-        planned = PlanOptions(
-            strategy=options.strategy,
-            write_empty_chunks=options.stores_empty,
-            memory_limit=options.memory_limit,
-        )
-        plan = plan_into(x, bad.metadata, engine, planned)
+        plan = plan_into(x, bad.metadata, engine, options.planned)
         identity = bad.identity_prefix + plan.source.identity
         plan = replace(plan, source=replace(plan.source, identity=identity))
         job = Job(ArrayChunks(x), plan, bad.target, options.run)

@@ -15,9 +15,9 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ import shardwrite._dask as dask
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document, without_keys
@@ -49,6 +49,7 @@ from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.journal.takeover import end_run, present_listed
 from shardwrite.journal.trust import require_trusted
 from shardwrite.operations.report import Problem, Report
+from shardwrite.options import ExistingArguments, RunArguments, arguments, option
 from shardwrite.place.base import Place
 from shardwrite.place.target import (
     Target,
@@ -391,46 +392,59 @@ def _states(
     return states, wrong
 
 
-@public
-def verify(
-    store: Any,
-    *,
-    name: str | None = None,
-    run_dir: Any = None,
-    deep: bool = False,
-    against: Any = None,
-    accept: bool = False,
-    on_shards: Callable[[int], None] | None = None,
-) -> Report:
+@arguments
+class CensusArguments(ExistingArguments):
+    """Arguments of `census`."""
+
+    _: KW_ONLY
+    on_shards: Callable[[int], None] | None = option(
+        None,
+        "Function that is called with the number of shards that were checked since its last call.",
+        kind="callable",
+        flag=None,
+    )
+
+
+@arguments
+class VerifyArguments(CensusArguments, RunArguments):
+    """Arguments of `verify`."""
+
+    section: ClassVar[str] = "Options"
+
+    _: KW_ONLY
+    deep: bool = option(
+        False,
+        """Decode every inner chunk as well, to find faults that only a codec or the checksum of an
+        inner chunk can show. Check also that HDF5 can read shards that are HDF5 files.""",
+        command_help="Also decode every inner chunk.",
+    )
+    against: Any = option(
+        None,
+        """A source with the array's shape and dtype. Every value is compared with it, bit by bit.
+        The path of a Zarr array is also a source; if the array could have taken its encoded chunks
+        as they are, these are compared, and nothing is decoded. So is the path of a dataset in an
+        HDF5 file, of which HDF5 reads the values. For a scale of a volume, the names of the
+        source's dimensions tell its axes. If it has no such names, its axes have the order of the
+        array that was written.""",
+        kind="array_like, str or path",
+        parser="src",
+        command_help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC "
+        "could have been copied, and values otherwise. Of HDF5 files, values are compared.",
+    )
+    accept: bool = option(
+        False,
+        """Accept the array as it is, if no shard is bad. Its receipt then says that shards without
+        an object are empty, and that the others and the metadata are right.""",
+        command_help="Accept the array as another program has left it, unless a shard is bad.",
+    )
+
+
+@taking(VerifyArguments)
+def verify(call: VerifyArguments) -> Report:
     """Check every shard of an array, in parallel on the active engine.
 
     The array may be unfinished. Of a group, the consolidated metadata are compared with the
     documents of the nodes below it, and no shards are checked.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    name : str, optional
-        Path of the array in the store.
-    run_dir : str or path, optional
-        See :func:`to_sharded_zarr`.
-    deep : bool
-        Decode every inner chunk as well, to find faults that only a codec or the checksum of an
-        inner chunk can show. Check also that HDF5 can read shards that are HDF5 files.
-    against : array_like, str or path, optional
-        A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
-        path of a Zarr array is also a source; if the array could have taken its encoded chunks as
-        they are, these are compared, and nothing is decoded. So is the path of a dataset in an HDF5
-        file, of which HDF5 reads the values. For a scale of a volume, the names of
-        the source's dimensions tell its axes. If it has no such names, its axes have the order
-        of the array that was written.
-    accept : bool
-        Accept the array as it is, if no shard is bad. Its receipt then says that shards without an
-        object are empty, and that the others and the metadata are right.
-    on_shards : callable, optional
-        Function that is called with the number of shards that were checked since its last call.
 
     Returns
     -------
@@ -465,17 +479,20 @@ def verify(
     >>> shardwrite.verify(path, accept=True).is_good, shardwrite.verify(path).is_good
     (True, True)
     """
-    place = resolve_place(store, name, is_read=True)
+    where = call.store, call.name
+    place = resolve_place(*where, is_read=True)
     if is_group(place):
-        return verify_group(place, deep=deep, accept=accept, against=against is not None)
-    changed = [resolve_target(store, name, run_dir, is_read=True)] if accept else []
+        return verify_group(
+            place, deep=call.deep, accept=call.accept, against=call.against is not None
+        )
+    changed = [resolve_target(*where, call.run_dir, is_read=True)] if call.accept else []
     with holding(*changed):
         return verify_opened(
-            open_begun(store, name, run_dir),
-            deep=deep,
-            against=against,
-            accept=accept,
-            on_shards=on_shards,
+            open_begun(*where, call.run_dir),
+            deep=call.deep,
+            against=call.against,
+            accept=call.accept,
+            on_shards=call.on_shards,
         )
 
 
@@ -702,16 +719,9 @@ def _report(
     )
 
 
-@public
-def census(
-    store: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None
-) -> Census:
+@taking(CensusArguments)
+def census(call: CensusArguments) -> Census:
     """Count the inner chunks that hold data, from the indexes of the shards alone.
-
-    Parameters
-    ----------
-    store, name, on_shards
-        See :func:`verify`.
 
     Returns
     -------
@@ -734,8 +744,8 @@ def census(
     >>> found.n_stored_chunks, found.counts["written"], found.counts["empty"]
     (8, 2, 1)
     """
-    opened = open_begun(store, name)
-    report = verify_opened(opened, on_shards=on_shards)
+    opened = open_begun(call.store, call.name)
+    report = verify_opened(opened, on_shards=call.on_shards)
     return Census(
         path=report.path,
         n_inner_chunks=report.n_inner_chunks,

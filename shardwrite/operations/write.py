@@ -32,7 +32,6 @@ from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.rundir import holding
 from shardwrite.operations.keywords import (
-    EXISTING,
     RegionArguments,
     StoreArguments,
     WriteArguments,
@@ -41,12 +40,14 @@ from shardwrite.operations.keywords import (
 from shardwrite.options import (
     ArrayKeywords,
     BeginKeywords,
+    ExistingArguments,
     ModeKeywords,
     NameKeywords,
     StateKeywords,
-    described,
-    metadata_of,
-    taken_from,
+    argument,
+    arguments,
+    options_from,
+    same_as,
 )
 from shardwrite.place.base import at_url, named
 from shardwrite.place.target import (
@@ -108,13 +109,13 @@ class ZarrWords:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None) -> ZarrWords:
+    def of(cls, words: Mapping[str, Any] | None) -> ZarrWords:
         """Sort the keywords in a mapping."""
-        if given is None:
+        if words is None:
             return cls()
-        if not isinstance(given, Mapping):
-            raise _refused("not a mapping", type(given).__name__, "give keywords and their values")
-        rest = dict(given)
+        if not isinstance(words, Mapping):
+            raise _refused("not a mapping", type(words).__name__, "give keywords and their values")
+        rest = dict(words)
         array = {f.name: rest.pop(f.name) for f in fields(ArrayOptions) if f.name in rest}
         facts = {key: rest.pop(key) for key in ("shape", "dtype") if rest.get(key) is not None}
         name, overwrite = rest.pop("name", None), rest.pop("overwrite", None)
@@ -320,19 +321,19 @@ if TYPE_CHECKING:
 
     @overload
     @taking(_WriteNow)
-    def to_sharded_zarr(given: _WriteNow) -> WriteResult: ...
+    def to_sharded_zarr(call: _WriteNow) -> WriteResult: ...
 
     @overload
     @taking(_WriteLater)
-    def to_sharded_zarr(given: _WriteLater) -> Delayed: ...
+    def to_sharded_zarr(call: _WriteLater) -> Delayed: ...
 
     @overload
     @taking(_WriteStored)
-    def to_sharded_zarr(given: _WriteStored) -> dask.array.Array: ...
+    def to_sharded_zarr(call: _WriteStored) -> dask.array.Array: ...
 
     @overload
     @taking(WriteArguments)
-    def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array.Array: ...
+    def to_sharded_zarr(call: WriteArguments) -> WriteResult | Delayed | dask.array.Array: ...
 
 
 # ---- Functions
@@ -340,7 +341,7 @@ if TYPE_CHECKING:
 
 @taking(WriteArguments)
 @committing
-def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array.Array:
+def to_sharded_zarr(call: WriteArguments) -> WriteResult | Delayed | dask.array.Array:
     """Write an array as one sharded Zarr v3 array.
 
     `x` may have any chunks. Each shard is committed by exactly one task, without reading it first,
@@ -374,37 +375,39 @@ def to_sharded_zarr(given: WriteArguments) -> WriteResult | Delayed | dask.array
     >>> result.n_shards, result.n_chunks
     (2, 10)
     """
-    words = ZarrWords.of(given.zarr_array_kwargs)
-    array = words.over(taken_from(given, ArrayOptions))
-    store = at_url(given.store, given.storage_options)
-    name = words.named(named(given.name, given.component))
-    overwrite = words.overwriting(given.overwrite)
-    mode = chosen_mode(given.mode, overwrite, is_given=is_array(store) and not name)
-    region = given.region
+    words = ZarrWords.of(call.zarr_array_kwargs)
+    array = words.over(options_from(call, ArrayOptions))
+    store = at_url(call.store, call.storage_options)
+    name = words.named(named(call.name, call.component))
+    overwrite = words.overwriting(call.overwrite)
+    mode = chosen_mode(call.mode, overwrite, is_given=is_array(store) and not name)
+    region = call.region
     if region is not None:
-        refuse_for_region(array, mode, given.publish)
+        refuse_for_region(array, mode, call.publish)
     elif mode in ("a", "r+"):
-        target = resolve_target(store, name, given.run_dir)
-        region = ... if fills_existing(given.x, target, mode, array) else None
+        target = resolve_target(store, name, call.run_dir)
+        region = ... if fills_existing(call.x, target, mode, array) else None
     if region is not None:
         from shardwrite.operations.region import write_into  # updates only
 
-        return write_into(taken_from(given, RegionArguments, store=store, name=name, region=region))
-    run = taken_from(given, RunOptions, mode="w-" if mode == "a" else mode)
-    options, engine = taken_from(given, PlanOptions), active_engine()
-    source = as_source_array(given.x)
-    into = target_via(resolve_new(store, name, given.run_dir, array.format), given.via)
+        return write_into(
+            options_from(call, RegionArguments, store=store, name=name, region=region)
+        )
+    run = options_from(call, RunOptions, mode="w-" if mode == "a" else mode)
+    options, engine = options_from(call, PlanOptions), active_engine()
+    source = as_source_array(call.x)
+    into = target_via(resolve_new(store, name, call.run_dir, array.format), call.via)
     words.check(source.array)
     plan = plan_array(source.array, engine, source.described(array), options, into.store)
     job = Job(ArrayChunks(source.array), plan, into, for_new_array(run))
-    if not given.compute:
+    if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed([job], engine)
-        return next(_stored([job], [source.array], rest)) if given.return_stored else rest
-    with reporting(given.progress, plan.raw_nbytes) as on_report:
+        return next(_stored([job], [source.array], rest)) if call.return_stored else rest
+    with reporting(call.progress, plan.raw_nbytes) as on_report:
         (result,) = execute([job], engine, on_report)
-    return next(_stored([job], [source.array], None)) if given.return_stored else result
+    return next(_stored([job], [source.array], None)) if call.return_stored else result
 
 
 if TYPE_CHECKING:
@@ -423,24 +426,24 @@ if TYPE_CHECKING:
 
     @overload
     @taking(_StoreNow)
-    def store(given: _StoreNow) -> list[WriteResult]: ...
+    def store(call: _StoreNow) -> list[WriteResult]: ...
 
     @overload
     @taking(_StoreLater)
-    def store(given: _StoreLater) -> Delayed: ...
+    def store(call: _StoreLater) -> Delayed: ...
 
     @overload
     @taking(_StoreStored)
-    def store(given: _StoreStored) -> list[dask.array.Array]: ...
+    def store(call: _StoreStored) -> list[dask.array.Array]: ...
 
     @overload
     @taking(StoreArguments)
-    def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array.Array]: ...
+    def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array.Array]: ...
 
 
 @taking(StoreArguments)
 @committing
-def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array.Array]:
+def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array.Array]:
     """Write several arrays together, so that work on a common source is done once.
 
     No array is published before all of them are whole. With ``compute=True``, arrays whose plan is
@@ -474,20 +477,20 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
     >>> [r.n_shards for r in results]
     [4, 4]
     """
-    arrays, stores = given.arrays, given.stores
+    arrays, stores = call.arrays, call.stores
     if isinstance(arrays, dask.array.Array):
         arrays, stores = [arrays], [stores]
     engine = active_engine()
-    each = _per_array(arrays, stores, given.names, given.regions)
-    words = ZarrWords.of(given.zarr_array_kwargs)
-    mode = mode_of(given.mode, words.overwriting(given.overwrite))
-    run = for_new_array(taken_from(given, RunOptions, mode=mode))
-    array, options = words.over(taken_from(given, ArrayOptions)), taken_from(given, PlanOptions)
+    each = _per_array(arrays, stores, call.names, call.regions)
+    words = ZarrWords.of(call.zarr_array_kwargs)
+    mode = mode_of(call.mode, words.overwriting(call.overwrite))
+    run = for_new_array(options_from(call, RunOptions, mode=mode))
+    array, options = words.over(options_from(call, ArrayOptions)), options_from(call, PlanOptions)
     jobs, sources = [], []
     for x, store_, name, region in each:
-        where_to = (at_url(store_, given.storage_options), words.named(name), given.run_dir)
+        where_to = (at_url(store_, call.storage_options), words.named(name), call.run_dir)
         if region is None:
-            target = target_via(resolve_new(*where_to, array.format), given.via)
+            target = target_via(resolve_new(*where_to, array.format), call.via)
             given_source = as_source_array(x)
             source, described = given_source.array, given_source.described(array)
             words.check(source)
@@ -498,20 +501,20 @@ def store(given: StoreArguments) -> list[WriteResult] | Delayed | list[dask.arra
             from shardwrite.runs.region_plan import Where  # updates only
 
             refuse_for_region(array, run.mode, run.publish)
-            target = target_via(resolve_target(*where_to), given.via)
-            target = target.exclusively(when=given.exclusive)
-            where = Where(region, given.axis, given.casting)
+            target = target_via(resolve_target(*where_to), call.via)
+            target = target.exclusively(when=call.exclusive)
+            where = Where(region, call.axis, call.casting)
             source, job = region_job(x, target, where, engine, options, run)
         jobs.append(job)
         sources.append(source)
-    if not given.compute:
+    if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed(jobs, engine)
-        return list(_stored(jobs, sources, rest)) if given.return_stored else rest
-    with reporting(given.progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
+        return list(_stored(jobs, sources, rest)) if call.return_stored else rest
+    with reporting(call.progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
         results = execute(jobs, engine, on_report)
-    return list(_stored(jobs, sources, None)) if given.return_stored else results
+    return list(_stored(jobs, sources, None)) if call.return_stored else results
 
 
 def _stored(
@@ -552,26 +555,22 @@ def _per_array(
 # ---- Creation of arrays without data, which regions or a stream fill later
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class CreateArguments(ModeKeywords, BeginKeywords, StateKeywords, NameKeywords, ArrayKeywords):
     """Arguments of `create`."""
 
-    store: Any = dataclasses.field(metadata=EXISTING)
-    shape: tuple[int, ...] = dataclasses.field(
-        metadata=described(
-            "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
-            kind="tuple of int",
-        )
+    store: Any = same_as(ExistingArguments, "store")
+    shape: tuple[int, ...] = argument(
+        "Shape of the array. Give 0 for an axis along which a stream will make it grow.",
+        kind="tuple of int",
     )
-    dtype: Any = dataclasses.field(metadata=described("Data type of the array.", kind="dtype_like"))
-    shards: Sized | Mapping[str, Any] = dataclasses.field(
-        kw_only=True, metadata=metadata_of(ArrayKeywords, "shards")
-    )
-    chunks: Sized = dataclasses.field(kw_only=True, metadata=metadata_of(ArrayKeywords, "chunks"))
+    dtype: Any = argument("Data type of the array.", kind="dtype_like")
+    shards: Sized | Mapping[str, Any] = same_as(ArrayKeywords, "shards", kw_only=True)
+    chunks: Sized = same_as(ArrayKeywords, "chunks", kw_only=True)
 
 
 @taking(CreateArguments)
-def create(given: CreateArguments) -> None:
+def create(call: CreateArguments) -> None:
     """Create a sharded array that holds no data yet. Every element reads as the fill value.
 
     Raises
@@ -596,10 +595,10 @@ def create(given: CreateArguments) -> None:
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
-    asked = taken_from(given, ArrayOptions)
-    kind, engine = _dtype_of(given.dtype), active_engine()
+    asked = options_from(call, ArrayOptions)
+    kind, engine = _dtype_of(call.dtype), active_engine()
     array = with_configured(asked)
-    extents = _shape_of(given.shape)
+    extents = _shape_of(call.shape)
     whole = tuple((n,) for n in extents)
     with naming_settings(asked, array):
         shard_shape, chunk_shape, _ = resolve_shapes(
@@ -618,8 +617,8 @@ def create(given: CreateArguments) -> None:
     )
     ledger = Ledger(metadata.grid)
     ledger.is_done[:] = True
-    options = for_new_array(taken_from(given, RunOptions))
-    target = resolve_new(given.store, given.name, given.run_dir, array.format)
+    options = for_new_array(options_from(call, RunOptions))
+    target = resolve_new(call.store, call.name, call.run_dir, array.format)
     job = Job(NoChunks(), plan, target, options)
     with holding(target):
         if not has_ended(job):

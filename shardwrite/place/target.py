@@ -17,10 +17,11 @@ from shardwrite.config.table import DURABILITY, RUN_DIR, value_of
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.format.sharding import why_kept
+from shardwrite.options import DURABILITIES
 from shardwrite.place.base import MARK_NAME, RUN_SUFFIX, Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.seams import REMEDY, needed, resolve
-from shardwrite.stores.base import DURABILITIES, Capability, Store, require
+from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX
 from shardwrite.stores.looking import (
     is_file,

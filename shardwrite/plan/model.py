@@ -18,7 +18,7 @@ from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, boundaries, ceil_div, ravel
-from shardwrite.options import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS
+from shardwrite.options import PlanKeywords
 from shardwrite.plan.estimate import (
     BATCH_NBYTES,
     HELD_NBYTES,
@@ -179,8 +179,8 @@ class PlanFacts:
     resources: Resources
     is_staged: bool = False
     write_empty_chunks: bool = False
-    max_graph_tasks: int = MAX_GRAPH_TASKS
-    max_source_reruns: float = MAX_SOURCE_RERUNS
+    max_graph_tasks: int = PlanKeywords.max_graph_tasks
+    max_source_reruns: float = PlanKeywords.max_source_reruns
     source_reruns: float = 1.0
     compression_ratio: float | None = None
     notes: tuple[str, ...] = field(default=())

@@ -13,7 +13,7 @@ from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Shape, Sized, ceil_div
-from shardwrite.options import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanKeywords
+from shardwrite.options import PlanKeywords
 from shardwrite.plan.partition import check_extents
 from shardwrite.results import human
 
@@ -223,12 +223,12 @@ class PlanOptions(PlanKeywords):
             (
                 "max_graph_tasks",
                 _is_positive(self.max_graph_tasks, Integral),
-                f"give for instance {MAX_GRAPH_TASKS}",
+                f"give for instance {PlanKeywords.max_graph_tasks}",
             ),
             (
                 "max_source_reruns",
                 _is_positive(self.max_source_reruns, Real),
-                f"give for instance {MAX_SOURCE_RERUNS}",
+                f"give for instance {PlanKeywords.max_source_reruns}",
             ),
             (
                 "source_id",

@@ -26,12 +26,11 @@ from dask.highlevelgraph import HighLevelGraph
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.journal.plan_record import Intent
-from shardwrite.options import RunKeywords
+from shardwrite.options import DURABILITIES, RunKeywords
 from shardwrite.place.target import REPLACE, Target
 from shardwrite.plan.identity import ShardWindow
 from shardwrite.plan.plan import Plan
 from shardwrite.seams import Ref, needed
-from shardwrite.stores.base import DURABILITIES
 from shardwrite.write.context import WriteSpec
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.entry.public import public
+from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, JournalError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.bucket_runs import fetched
@@ -25,6 +24,7 @@ from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import metadata_of
+from shardwrite.options import RunArguments
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.result import WriteResult, result_from_receipt
@@ -328,22 +328,12 @@ _NO_TIMES = (
 )
 
 
-@public
-def report(store: Any, *, name: str | None = None, run_dir: Any = None) -> RunReport:
+@taking(RunArguments)
+def report(call: RunArguments) -> RunReport:
     """Report how the run on an array goes, or went. Nothing is written.
 
     The report of a run that has not ended is made from its journals. Of a run that has ended, it is
     the one that ``keep_report=True`` has kept. Without one, only totals are known.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    name : str, optional
-        Path of the array in the store.
-    run_dir : str or path, optional
-        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -372,7 +362,7 @@ def report(store: Any, *, name: str | None = None, run_dir: Any = None) -> RunRe
     >>> report.state, report.n_done
     ('finished', 4)
     """
-    target = fetched(resolve_target(store, name, run_dir, is_read=True))
+    target = fetched(resolve_target(call.store, call.name, call.run_dir, is_read=True))
     beside = look_beside(target)
     # the run that makes the array, or else an update, best one that somebody makes now
     at_work = [run for run in beside.updates if live_holders(run.path, looking=True)]

@@ -54,7 +54,7 @@ from shardwrite.host.stopping import (
     request_drain,
     reset_drain,
 )
-from shardwrite.options import taken_from
+from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
@@ -133,7 +133,7 @@ def workers_of(asked: ClusterArguments) -> Workers:
         raise SpecError(
             "too little for a worker", field="memory", value=size, remedy="give 512M or more"
         )
-    settings = taken_from(
+    settings = options_from(
         asked,
         Settings,
         cores=asked.cores or section["cores"] or CORES,

@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from shardwrite.options import Keywords, NameKeywords, described, flag_of, metadata_of, option
+from shardwrite.options import (
+    Keywords,
+    NameKeywords,
+    argument,
+    flag_of,
+    keywords,
+    option,
+    same_as,
+)
 
 _T = TypeVar("_T")
 
@@ -22,14 +30,19 @@ CORES, MEMORY, TIME = 4, "8G", "01:00:00"
 _OF_DASK = "or for dask workers as in dask/jobqueue.yaml."
 
 
-def _asked(default: _T, directive: str, help: str, **told: Any) -> _T:  # noqa: A002 (as in `option`)
+def _asked(
+    default: _T,
+    directive: str,
+    help: str,  # noqa: A002 (as in `option`)
+    **details: Any,
+) -> _T:
     """Declare a keyword that is an option of `sbatch`, too."""
-    metadata = {**described(help, **told), _DIRECTIVE: directive}
+    metadata = {**argument(help, **details).metadata, _DIRECTIVE: directive}
     declared: _T = field(default=default, metadata=metadata)
     return declared
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class JobKeywords(Keywords):
     """What each job asks SLURM for."""
 
@@ -94,7 +107,7 @@ def arguments_in(asked: JobKeywords) -> Iterator[str]:
             yield from [f"{flag}={word}"] if word.startswith("-") else [flag, word]
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class TaskKeywords(JobKeywords):
     """What a task does as its time limit comes near."""
 
@@ -113,7 +126,7 @@ class TaskKeywords(JobKeywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ArrayJobKeywords(TaskKeywords):
     """How a job array is cut and submitted."""
 
@@ -136,15 +149,13 @@ class SubmitArguments(ArrayJobKeywords):
     """What a submission of a job array is told."""
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class WorkerKeywords(JobKeywords):
     """Dask workers that are jobs of their own."""
 
-    jobs: int = field(
-        metadata=described(
-            "Largest number of workers, each a job.",
-            command_help="With --cluster: largest number of workers, each a job.",
-        )
+    jobs: int = argument(
+        "Largest number of workers, each a job.",
+        command_help="With --cluster: largest number of workers, each a job.",
     )
     minimum_jobs: int = option(
         1,
@@ -193,13 +204,13 @@ class ClusterArguments(WorkerKeywords):
         finds them even if this process was killed.""",
         kind="str, path, or store of zarr-python",
     )
-    name: str | None = field(default=None, metadata=metadata_of(NameKeywords, "name"))
+    name: str | None = same_as(NameKeywords, "name", default=None)
     tell: Callable[[str], None] | None = option(
         None, "Called with a line of text about the workers, such as why there are none."
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class AllocationKeywords(Keywords):
     """What one job of several nodes runs."""
 
@@ -214,7 +225,7 @@ class AllocationKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class DriverKeywords(Keywords):
     """The job that drives workers which are jobs."""
 

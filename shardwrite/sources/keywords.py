@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shardwrite.options import Keywords, described, option
+from shardwrite.options import Keywords, argument, arguments, keywords, option
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class FileKeywords(Keywords):
     """Which array of a file is opened, and as what."""
 
@@ -53,10 +52,10 @@ class FileKeywords(Keywords):
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@arguments
 class OpenArguments(FileKeywords):
     """Arguments of `open_source`."""
 
-    path: str | os.PathLike[str] = field(
-        metadata=described("File, directory, pattern or URL. ``FILE::PATH`` names an array in it.")
+    path: str | os.PathLike[str] = argument(
+        "File, directory, pattern or URL. ``FILE::PATH`` names an array in it."
     )

@@ -170,10 +170,6 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-DURABILITIES = ("full", "batch", "none")
-"""Levels of durability; the first two need `Capability.DURABLE`."""
-
-
 def _refusal(thing: object, capability: Capability, key: str = "") -> StoreError:
     message = f"{type(thing).__name__} cannot {capability.cannot}; {capability.remedy}"
     return StoreError(message, key=key, errno=errno.EOPNOTSUPP)

@@ -12,21 +12,33 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines.local import LocalEngine
-from shardwrite.entry.public import public
+from shardwrite.entry.public import made_with, method_taking
 from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal.neighbours import give_up_passing
 from shardwrite.journal.rundir import holding
+from shardwrite.options import (
+    CastKeywords,
+    DurabilityKeywords,
+    EmptyKeywords,
+    ExclusiveKeywords,
+    MemoryKeywords,
+    RunArguments,
+    StrategyKeywords,
+    arguments,
+    option,
+    options_from,
+)
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.partition import check_growth, check_memory, check_whole
@@ -182,42 +194,47 @@ def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArr
     return np.asarray(block)
 
 
+@arguments
+class WriterArguments(
+    EmptyKeywords,
+    MemoryKeywords,
+    ExclusiveKeywords,
+    DurabilityKeywords,
+    StrategyKeywords,
+    CastKeywords,
+    RunArguments,
+):
+    """Arguments of `ShardWriter`."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "axis": "Axis along which slices are appended and the array grows.",
+        "casting": "The numpy rule for casting blocks to the dtype of the array.",
+        "memory_limit": """Maximum size of the decoded and encoded data that the writer holds, in
+        bytes or as text such as ``"2 GiB"``. Callers wait while it is exceeded. The default is 1
+        GiB or a quarter of the memory, whichever is less.""",
+        "write_empty_chunks": "Store inner chunks that contain only the fill value.",
+    }
+
+    _: KW_ONLY
+    strategy: Any = option(
+        "auto",
+        """Write strategy for shards that are flushed before they are full. ``"auto"`` writes inner
+        chunks of a fixed size directly to their place. It appends other inner chunks and a new
+        index to the shard, or to a clone of it if the index has no checksum.""",
+        kind="FixedOrder, AppendOnly, Hdf5 or str",
+    )
+    n_threads: int | None = option(
+        None, "Number of threads that encode and commit; by default the number of cores."
+    )
+
+
+@made_with(WriterArguments)
 class ShardWriter:
     """Writer of slices, or of blocks in any order, into an existing sharded array.
 
     Blocks are copied. Threads encode them as inner chunks become whole, and commit them when a
     shard is full, when memory runs short, or at :meth:`flush`. After a flush, the data are as
     durable as `durability` says and visible to readers, and the array has grown along `axis`.
-
-    Parameters
-    ----------
-    store : str, path, or store or node of zarr-python
-        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
-        group or array of zarr-python.
-    name : str, optional
-        Path of the array in the store.
-    axis : int
-        Axis along which slices are appended and the array grows.
-    strategy : FixedOrder, AppendOnly, Hdf5 or str
-        Write strategy for shards that are flushed before they are full. ``"auto"`` writes inner
-        chunks of a fixed size directly to their place. It appends other inner chunks and a new
-        index to the shard, or to a clone of it if the index has no checksum.
-    durability : {"full", "batch", "none"}, optional
-        See :func:`to_sharded_zarr`.
-    run_dir : str or path, optional
-        See :func:`to_sharded_zarr`.
-    exclusive : bool
-        See :func:`write_region`.
-    memory_limit : int or str, optional
-        Maximum size of the decoded and encoded data that the writer holds, in bytes or as text
-        such as ``"2 GiB"``. Callers wait while it is exceeded. The default is 1 GiB or a quarter
-        of the memory, whichever is less.
-    n_threads : int, optional
-        Number of threads that encode and commit; by default the number of cores.
-    casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
-        Rule of NumPy for the conversion of blocks to the dtype of the array.
-    write_empty_chunks : bool
-        Store inner chunks that contain only the fill value.
 
     Raises
     ------
@@ -251,26 +268,14 @@ class ShardWriter:
     ((51, 64, 64), [39, 0, 50])
     """
 
-    @public
-    def __init__(
-        self,
-        store: Any,
-        *,
-        name: str | None = None,
-        axis: int = 0,
-        strategy: Any = "auto",
-        durability: str | None = None,
-        run_dir: Any = None,
-        exclusive: bool = False,
-        memory_limit: int | str | None = None,
-        n_threads: int | None = None,
-        casting: str = "safe",
-        write_empty_chunks: bool = False,
-    ) -> None:
-        self._target = resolve_target(store, name, run_dir).exclusively(when=exclusive)
+    @method_taking(WriterArguments)
+    def __init__(self, call: WriterArguments) -> None:
+        strategy, n_threads, casting = call.strategy, call.n_threads, call.casting
+        target = resolve_target(call.store, call.name, call.run_dir)
+        self._target = target.exclusively(when=call.exclusive)
         self._metadata = parse_metadata(open_at(self._target.place).metadata.text, writing=True)
         grid = self._metadata.grid
-        self._axis = check_axis(axis, grid.ndim)
+        self._axis = check_axis(call.axis, grid.ndim)
         slab = tuple(1 if i == self._axis else n for i, n in enumerate(grid.shape))
         check_whole(replace(grid, shape=slab), self._target.label)
         self._strategy: Strategy = (
@@ -290,10 +295,10 @@ class ShardWriter:
             raise SpecError(
                 "no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more"
             )
-        self._durability = self._target.durability(RunOptions(durability=durability).durability)
-        self._casting, self._write_empty = casting, write_empty_chunks
+        self._durability = self._target.durability(options_from(call, RunOptions).durability)
+        self._casting, self._write_empty = casting, call.write_empty_chunks
         engine = LocalEngine("threads")
-        self._limit = memory_limit_of(memory_limit) or min(
+        self._limit = memory_limit_of(call.memory_limit) or min(
             _DEFAULT_NBYTES, engine.memory_limit_nbytes // 4
         )
         check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)

@@ -544,13 +544,15 @@ def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) ->
             array_options(scale.spooled(_SHARD_NBYTES, _INDEX_NBYTES), x.ndim), attributes=SPOOL
         ),
         # A spool of other shards has other chunks, so their ranks belong to its identity.
-        PlanOptions(memory_limit=options.memory_limit, source_id=f"{identity}:{wanted}"),
+        PlanOptions(memory_limit=options.planned.memory_limit, source_id=f"{identity}:{wanted}"),
     )
     with holding(targets.spool):
         run = tidied_run(targets.spool)
         is_other = run is not None and run.digest != intent_of(plan, "w-").digest
     kept = _InShards(placed, bad.ranks)
-    values = _KeepEmptyChunksOf(only, kept) if options.stores_empty else ArrayChunks(only)
+    values = (
+        _KeepEmptyChunksOf(only, kept) if options.planned.write_empty_chunks else ArrayChunks(only)
+    )
     spool = Job(values, plan, targets.spool, replace(options.run, mode="w-", restart=is_other))
     source = replace(plan.source, identity=identity, is_stable=False)
     gathering = plan_gathering(bad.metadata, replace(plan, source=source), engine)

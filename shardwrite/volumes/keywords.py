@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from shardwrite.operations.keywords import OF_URLS, ProgressKeywords
@@ -14,9 +13,11 @@ from shardwrite.options import (
     PlanKeywords,
     RunKeywords,
     StateKeywords,
-    described,
-    metadata_of,
+    argument,
+    arguments,
+    keywords,
     option,
+    same_as,
 )
 
 KINDS = ("image", "segmentation")
@@ -29,20 +30,18 @@ ENCODINGS = (*OF_SHARDS, "compressed_segmentation", "png", "jpeg")
 # ---- A new scale
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class ScaleKeywords(Keywords):
     """Keywords that describe a new scale, with the words of the format."""
 
     section: ClassVar[str] = "Array"
 
-    resolution: Any = field(
-        metadata=described(
-            "Size of a voxel in nanometres, along x, y and z.",
-            kind="sequence of float",
-            parser="numbers",
-            command_help="Size of a voxel in nanometres along x, y and z, such as 4,4,40. Default: "
-            "that of SRC, if it is a volume of Neuroglancer.",
-        )
+    resolution: Any = argument(
+        "Size of a voxel in nanometres, along x, y and z.",
+        kind="sequence of float",
+        parser="numbers",
+        command_help="Size of a voxel in nanometres along x, y and z, such as 4,4,40. Default: "
+        "that of SRC, if it is a volume of Neuroglancer.",
     )
     voxel_offset: Any = option(
         (0, 0, 0),
@@ -128,15 +127,7 @@ class ScaleKeywords(Keywords):
 # ---- Arguments of functions
 
 
-_X = described(
-    """The source, as in :func:`to_sharded_zarr`. Its dtype is ``uint8``, ``uint16``, ``uint32``,
-    ``uint64``, ``int8``, ``int16``, ``int32`` or ``float32``. The encoded chunks of a `zarr.Array`
-    are copied if they are what the scale needs; see the notes of :func:`to_precomputed`.""",
-    kind="array_like",
-)
-
-
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+@keywords
 class VolumeKeywords(EmptyKeywords, GraphKeywords, ScaleKeywords):
     """What makes a plan of a volume."""
 
@@ -165,17 +156,28 @@ class VolumeKeywords(EmptyKeywords, GraphKeywords, ScaleKeywords):
         kind="mapping of sequence of float to array_like",
         flag=None,
     )
-    max_source_reruns: float = field(
-        default=PlanKeywords.max_source_reruns,
-        metadata=metadata_of(PlanKeywords, "max_source_reruns"),
+    max_source_reruns: float = same_as(
+        PlanKeywords, "max_source_reruns", default=PlanKeywords.max_source_reruns
     )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PlanPrecomputedArguments(VolumeKeywords):
+@arguments
+class VolumeArguments(VolumeKeywords):
+    """What becomes a volume."""
+
+    x: Any = argument(
+        """The source, as in :func:`to_sharded_zarr`. Its dtype is ``uint8``, ``uint16``,
+        ``uint32``, ``uint64``, ``int8``, ``int16``, ``int32`` or ``float32``. The encoded chunks of
+        a `zarr.Array` are copied if they are what the scale needs; see the notes of
+        :func:`to_precomputed`.""",
+        kind="array_like",
+    )
+
+
+@arguments
+class PlanPrecomputedArguments(VolumeArguments):
     """Arguments of `plan_precomputed`."""
 
-    x: Any = field(metadata=_X)
     path: Any = option(
         None,
         """Where the volume would go. In a bucket, shards wait in memory until they are put, and the
@@ -185,17 +187,14 @@ class PlanPrecomputedArguments(VolumeKeywords):
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class PrecomputedArguments(ProgressKeywords, RunKeywords, StateKeywords, VolumeKeywords):
+@arguments
+class PrecomputedArguments(ProgressKeywords, RunKeywords, StateKeywords, VolumeArguments):
     """Arguments of `to_precomputed`."""
 
-    x: Any = field(metadata=_X)
-    path: Any = field(
-        metadata=described(
-            """The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or
-            a store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it.
-            A URL may begin with ``precomputed://``, as in Neuroglancer.""",
-            kind="str, path, or store",
-        )
+    path: Any = argument(
+        """The directory of the volume, the URL of a bucket such as ``"s3://bucket/volume"``, or
+        a store as in :func:`to_sharded_zarr`. If it has an ``info``, the scale is added to it.
+        A URL may begin with ``precomputed://``, as in Neuroglancer.""",
+        kind="str, path, or store",
     )
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")

@@ -25,7 +25,7 @@ from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
 from shardwrite.grid import ceil_div
-from shardwrite.options import taken_from
+from shardwrite.options import options_from
 from shardwrite.place.base import at_url, without_kind
 from shardwrite.place.target import resolve_target
 from shardwrite.plan.model import SourceLayout
@@ -341,7 +341,7 @@ def plan_precomputed(given: PlanPrecomputedArguments) -> Plan:
     volume, store = _scales_of(given), None
     if given.path is not None:
         store = resolve_target(_volume_of(given), None, is_read=True).store
-    options = taken_from(given, PlanOptions)
+    options = options_from(given, PlanOptions)
     first, *others = (each.planned(options, store)[1] for each in volume)
     return replace(first, scales=tuple(others))
 
@@ -423,8 +423,8 @@ def to_precomputed(given: PrecomputedArguments) -> VolumeResult:
     where = resolve_target(_volume_of(given), None, given.run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, given.run_dir) for each in volume]
     remedy = "give another key, or remove that scale yourself"
-    run = for_new_array(taken_from(given, RunOptions, remedy_if_there=remedy))
-    planned = taken_from(given, PlanOptions)
+    run = for_new_array(options_from(given, RunOptions, remedy_if_there=remedy))
+    planned = options_from(given, PlanOptions)
     jobs = [
         Job(
             chunks,
@@ -475,7 +475,7 @@ def _volume_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> Any:
 
 
 def _scales_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> list[ScaleOfArray]:
-    options = taken_from(
+    options = options_from(
         given,
         ScaleOptions,
         shard_nbytes=parse_nbytes(f"{given.shard_nbytes}", "shard_nbytes"),

@@ -28,7 +28,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
 from shardwrite.format.order import BY_CHUNK_ID
-from shardwrite.format.strategies import WritesAnew, register_strategy
+from shardwrite.format.strategies import Strategy, register_strategy
 from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.volumes.sharding import (
     COLUMN_NBYTES,
@@ -49,12 +49,12 @@ from shardwrite.volumes.sharding import (
 
 @register_strategy
 @dataclass(frozen=True, slots=True)
-class ByChunkId(WritesAnew):
+class ByChunkId(Strategy):
     """Strategy that writes the chunks of a shard end to end, by ascending chunk id."""
 
     name: ClassVar[str] = "chunk-id"
     label: ClassVar[str] = "chunk-id"
-    streaming_order = BY_CHUNK_ID
+    streaming_order: ClassVar[str] = BY_CHUNK_ID
 
 
 # ---- What stands around the chunks of a shard, wherever these chunks lie

@@ -15,11 +15,12 @@ from shardwrite.codecs import stages
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.host.resources import n_cores
+from shardwrite.options import DURABILITIES
 from shardwrite.place.base import without_kind
 from shardwrite.place.target import durability_in
 from shardwrite.plan.options import parse_nbytes
 from shardwrite.results import Facts, Result, counted, human
-from shardwrite.stores.base import DURABILITIES, Capability, Store, require
+from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error, is_file
 from shardwrite.stores.opening import open_store, refusal_to_write, to_write

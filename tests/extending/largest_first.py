@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 import shardwrite
 from shardwrite.format.order import KEEP, Placement, Ranks, Revision, Stored
+from shardwrite.format.strategies import Strategy, rewritten
 
 
 @shardwrite.register_strategy
 @dataclass(frozen=True)
-class LargestFirst:
+class LargestFirst(Strategy):
     """Strategy that writes large inner chunks first, and begins each at a multiple of some bytes.
 
     Parameters
@@ -24,25 +24,11 @@ class LargestFirst:
     """
 
     name: ClassVar[str] = "largest-first"
-    streaming_order: ClassVar[str] = "C"
-    in_place: ClassVar[bool] = False
-    replaces: ClassVar[bool] = True
-    depends_on_cut: ClassVar[bool] = False
     align_nbytes: int = 512
 
     @property
     def label(self) -> str:
         return f"largest-first (aligned to {self.align_nbytes})"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
-        return cls(**parameters)
-
-    def sequence(self, chunks_per_shard: tuple[int, ...], units: Sequence[Ranks]) -> Ranks:
-        return np.arange(np.prod(chunks_per_shard), dtype=np.int64)
 
     def streams(self, fixed_nbytes: int | None) -> bool:
         return False  # the largest is known only when all are encoded
@@ -60,5 +46,5 @@ class LargestFirst:
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
-        new = self.lay_out(merged, sequence, base, old.fixed_nbytes)
-        return Revision("rewrite", new.offsets, merged, new.sequence, 0, base + new.data_nbytes)
+        placed = self.lay_out(merged, sequence, base, old.fixed_nbytes)
+        return rewritten(placed, merged, base)

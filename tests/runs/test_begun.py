@@ -122,19 +122,17 @@ def test_a_plan_that_does_not_describe_its_strategy_is_refused(tmp_path, change)
         seams.restored_plan(tmp_path / "x", RESOURCES)
 
 
-@pytest.mark.parametrize("error", [ImportError("no module"), AttributeError("no class")])
-def test_a_strategy_that_cannot_be_loaded_is_no_reason_to_start_over(tmp_path, monkeypatch, error):
+@pytest.mark.parametrize("place", ["no_such_module:Elsewhere", "json:Elsewhere"])
+def test_a_strategy_that_cannot_be_loaded_is_no_reason_to_start_over(tmp_path, monkeypatch, place):
     def merge(facts):
         facts["strategy"] = {"name": "elsewhere", "configuration": {}}
 
     begun(tmp_path / "x", "F")
     edited(tmp_path / "x", merge)
 
-    class Entry:
-        def load(self):
-            raise error
-
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Entry()])
+    monkeypatch.setattr(
+        "shardwrite.seams._entry_points", lambda: {("strategy", "elsewhere"): place}
+    )
     with pytest.raises(JournalError, match=r"'elsewhere'.*cannot be loaded.*mend the inst") as told:
         seams.restored_plan(tmp_path / "x", RESOURCES)
     assert "restart" not in str(told.value)
