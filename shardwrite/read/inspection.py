@@ -88,8 +88,9 @@ class ShardTable:
     - `n_chunks`: number of inner chunks that hold data.
     - `index_crcs`: crc32c of the index table, as in a journal.
     - `n_shared`: number of inner chunks that have the same bytes as another one.
-    - `orders`: order of the inner chunks, as its position in `ORDERS`: the first of ``C``, ``F``
-      and ``morton`` that fits, else ``other``; ``any`` if fewer than two of them hold data.
+    - `orders`: order of the inner chunks, as its position in `ORDERS`. It is the first of ``C``,
+      ``F`` and ``morton`` that fits, else ``other``. If fewer than two of the chunks hold data, it
+      is ``any``.
     """
 
     ranks: npt.NDArray[np.int64]  # row-major ranks of the shards in the shard grid

@@ -84,6 +84,11 @@ def test_a_source_that_has_changed_is_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((20, 20, 1), "i4"))
     with pytest.raises(SpecError, match="changed since the run was begun"):
         shardwrite.write_part(None, path, 0, 1)
+    new = open_source(tmp_path / "x.npy")
+    shardwrite.prepare(new, path, shardwrite.plan(new, **LAYOUT), restart=True)
+    shardwrite.write_part(None, path, 0, 1)
+    shardwrite.finalize(path)
+    assert not shardwrite.open_sharded(path)[...].any()
 
 
 @pytest.mark.parametrize(
