@@ -497,9 +497,9 @@ def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, b
     shard, times = tmp_path / "a" / "c" / "1" / "0", []
     new, copy = (tmp_path / "other" / "c" / "2" / "0").read_bytes(), emitter.copy_bytes
 
-    def copy_and_replace(reader, writer, nbytes, offset=0):
-        copy(reader, writer, nbytes, offset)
-        if reader.read(0, reader.nbytes) == shard.read_bytes() and not times:
+    def copy_and_replace(read, writer, nbytes, offset=0):
+        copy(read, writer, nbytes, offset)
+        if read(0, offset + nbytes) == shard.read_bytes() and not times:
             times.append(1)
             shard.with_name("new").write_bytes(new)
             shard.with_name("new").rename(shard)
