@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar
 
 from shardwrite.errors import printable
 from shardwrite.seams import resolve
@@ -117,10 +119,41 @@ def card_of(facts: Facts) -> str:
     return card
 
 
+def _fields_of(value: Any) -> Mapping[str, Any]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if is_dataclass(value):
+        return _fields_of(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 class Result(ABC):
     """Base of what calls return, which is shown as text and in notebooks."""
 
     __slots__ = ()
+
+    _derived: ClassVar[tuple[str, ...]] = ()  # properties that are told after the fields
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, and what follows from them, as values that JSON can hold."""
+        return {**_fields_of(self), **{name: getattr(self, name) for name in self._derived}}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the facts of :meth:`to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent : int or None
+            Spaces of each level, or None for one line.
+        """
+        return json.dumps(self.to_dict(), indent=indent)
 
     @abstractmethod
     def facts(self) -> Facts:

@@ -142,15 +142,6 @@ class Ref:
         """What a record holds, in the words of Zarr; the field where it stands tells the kind."""
         return {"name": self.name, "configuration": self.parameters}
 
-    @classmethod
-    def from_json(cls, kind: str, found: object) -> Ref:
-        """Parse what `to_dict` returns."""
-        if isinstance(found, Mapping):
-            name, parameters = found.get("name"), found.get("configuration")
-            if isinstance(name, str) and isinstance(parameters, Mapping):
-                return cls(kind, name, parameters)
-        raise ValueError(f"it does not describe its {kind}")
-
 
 def open_ref(ref: Ref) -> Any:
     """Open what a record names.

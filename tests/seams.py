@@ -367,7 +367,7 @@ def log_of(place: Path, name: str) -> JournalWriter:
 
 def begins(attempt: str, start: Iterable[int], stop: Iterable[int]) -> dict[str, Any]:
     """The line by which a task says that it is about to commit a box of shards."""
-    return Beginning(attempt, tuple(start), tuple(stop)).to_dict()
+    return Beginning(attempt, (tuple(start), tuple(stop))).to_dict()
 
 
 def commits(attempt: str, *shards: int, **more: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import shardwrite.options as groups
+from shardwrite.checks import is_number, is_whole
 from shardwrite.errors import SpecError
 
 # ---- Kinds of settings: how a value is written, and what it becomes
@@ -70,7 +71,7 @@ def as_nbytes(value: object) -> int:
     nbytes = 0
     if isinstance(value, str):
         nbytes = _nbytes_of(value)
-    elif isinstance(value, int) and not isinstance(value, bool):
+    elif is_whole(value):
         nbytes = value
     if nbytes < 1:
         raise ValueError(f"{value!r} is not a positive number of bytes")
@@ -100,7 +101,7 @@ def _seconds(value: object) -> float:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise TypeError(f"{value!r} is no number")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{value!r} is not positive")
@@ -108,7 +109,7 @@ def _number(value: object) -> float:
 
 
 def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value, 1):
         raise ValueError(f"{value!r} is not a positive integer")
     return value
 
@@ -155,7 +156,7 @@ def _pauses(value: object) -> tuple[float, ...]:
 
 
 def _is_zero(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and value == 0
+    return is_number(value) and value == 0
 
 
 size = Kind("size", 'give for instance "32 MiB"', as_nbytes)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import is_whole, whole
 from shardwrite.codecs.documents import Document
 from shardwrite.convert.keywords import IN_PLACE, ReshardArguments
 from shardwrite.convert.plan import ConvertedArray, PlannedArray
@@ -317,13 +318,7 @@ def call_of(given: ReshardArguments, *, is_store: bool = False) -> ConversionCal
     min_chunks, dst = given.min_chunks, None if given.dst is IN_PLACE else given.dst
     if min_chunks is None:
         min_chunks = 0 if is_store else 2
-    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
-        raise SpecError(
-            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
-        )
-    for field, flag in (("consume", given.consume), ("drop_hdf5", given.drop_hdf5)):
-        if not isinstance(flag, bool):
-            raise SpecError("not a choice", field=field, value=flag, remedy="give True or False")
+    min_chunks = whole("min_chunks", min_chunks, "a number of chunks", least=0)
     if given.while_growing is not None and (given.consume or dst is None):
         raise SpecError(
             "an array that is still written cannot be "
@@ -577,7 +572,7 @@ def _settled(one: NamedConversion, axis: int | str | None) -> npt.NDArray[np.boo
     source, about = one.planned.source, f" (array {one.name!r})" if one.name else ""
     names, ndim = list(source.names or ()), len(source.array.metadata.grid.shape)
     at = names.index(axis) if isinstance(axis, str) and axis in names else axis
-    if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < ndim:
+    if not is_whole(at, 0, ndim - 1):
         known = ", ".join(repr(name) for name in names if name)
         raise SpecError(
             f"no axis of the array{about}",

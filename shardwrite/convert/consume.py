@@ -29,7 +29,6 @@ from shardwrite.convert.arrays import (
 from shardwrite.convert.in_place import INTO, give_back, taken_over
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import (
-    Checked,
     Consumer,
     Consumption,
     WholeObjects,
@@ -430,7 +429,7 @@ def _consume(
     consolidate(tree, _every, [(one.name, one.planned) for one in made], call.dst, level)
     for group in reversed(tree.groups):
         state = states[f"{group.name}/"]
-        state.remove_rest(state.enter(Checked((), (), (), ())))
+        state.remove_rest(state.enter())
     return tuple(array for array, _ in done), sum(n for _, n in done)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec
@@ -257,6 +257,19 @@ def _axes(text: str, names: Sequence[str | None]) -> set[int]:
 _MAX_SHOWN = 50
 
 
+def told_of_left_out(left_out: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Rows about the nodes that are left alone, each with the reason."""
+    return [(name or "/", f"left out: {why}") for name, why in left_out]
+
+
+def told_of_source(n_reread: int, n_removed: int) -> list[tuple[str, str]]:
+    """Rows about the reads of the source that were made again, and about its removed files."""
+    rows = [("second reads", told_of_rereads(n_reread))] if n_reread else []
+    if n_removed:
+        rows.append(("consumed", f"{n_removed:,} files of the source are removed"))
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedArray:
     """How one array will be converted."""
@@ -332,6 +345,8 @@ class ConversionPlan(Result):
         Whether all arrays lie in one file.
     """
 
+    _derived = ("n_files_before", "n_files_after", "n_chunks_copied", "n_chunks_encoded", "nbytes")
+
     source: str
     arrays: tuple[PlannedArray, ...]
     left_out: tuple[tuple[str, str], ...] = ()
@@ -362,21 +377,6 @@ class ConversionPlan(Result):
         """Size of all objects before, in bytes."""
         return sum(array.nbytes for array in self.arrays)
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and sums as a dictionary that can be stored as JSON."""
-        sums = ("n_files_before", "n_files_after", "n_chunks_copied", "n_chunks_encoded", "nbytes")
-        return {**asdict(self), **{name: getattr(self, name) for name in sums}}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return the facts of :meth:`to_dict` as JSON text.
-
-        Parameters
-        ----------
-        indent : int or None
-            Spaces of each level, or None for one line.
-        """
-        return json.dumps(self.to_dict(), indent=indent)
-
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("source", self.source)]
         if len(self.arrays) != 1:
@@ -387,7 +387,7 @@ class ConversionPlan(Result):
             ]
         for array in self.arrays[:_MAX_SHOWN]:
             rows += array._rows()  # noqa: SLF001 (its table is a part of this one)
-        return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
+        return rows + told_of_left_out(self.left_out)
 
     def __repr__(self) -> str:
         return (
@@ -456,6 +456,11 @@ class Conversion(Result):
         Number of objects of the source that this call has removed, with ``consume=True``.
     """
 
+    _derived = (
+        *("n_chunks_copied", "n_chunks_encoded", "n_shards", "n_left", "n_reread_chunks"),
+        *("stored_nbytes", "is_skipped"),
+    )
+
     source: str
     path: str
     arrays: tuple[ConvertedArray, ...]
@@ -501,23 +506,6 @@ class Conversion(Result):
         """Whether nothing was done, because every array has the layout already."""
         return all(array.how == "skipped" for array in self.arrays)
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and sums as a dictionary that can be stored as JSON."""
-        arrays = [
-            {**asdict(array), "result": array.result and array.result.to_dict()}
-            for array in self.arrays
-        ]
-        sums = ("n_chunks_copied", "n_chunks_encoded", "n_shards", "n_left", "n_reread_chunks")
-        return {
-            "source": self.source,
-            "path": self.path,
-            "arrays": arrays,
-            "seconds": self.seconds,
-            "n_removed": self.n_removed,
-            "left_out": [list(pair) for pair in self.left_out],
-            **{name: getattr(self, name) for name in (*sums, "stored_nbytes", "is_skipped")},
-        }
-
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("source", self.source), ("made", self.path)]
         if not self.is_skipped:
@@ -532,10 +520,7 @@ class Conversion(Result):
         n_resumed = sum(a.result.n_resumed_shards for a in self.arrays if a.result is not None)
         if n_resumed:
             rows.append(("resumed", f"{n_resumed:,} shards were committed before"))
-        if self.n_reread_chunks:
-            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
-        if self.n_removed:
-            rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
+        rows += told_of_source(self.n_reread_chunks, self.n_removed)
         if not self.is_skipped:
             rows.append(("time", duration(self.seconds)))
         for array in self.arrays[:_MAX_SHOWN]:
@@ -544,7 +529,7 @@ class Conversion(Result):
                 rows.append((array.name or "/", f"{left} left for a later call; not published yet"))
             if array.why:
                 rows.append((array.name or "/", f"{array.how}: {', '.join(array.why)}"))
-        return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
+        return rows + told_of_left_out(self.left_out)
 
     def __repr__(self) -> str:
         return (

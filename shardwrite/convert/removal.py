@@ -39,11 +39,11 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,7 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.stored_array import StoredArray, check_names
 from shardwrite.read.stored_shard import open_shard, read_again
+from shardwrite.records import Record, always
 from shardwrite.runs.array_plan import by_groups, resources_of
 from shardwrite.runs.execute import OnReport
 from shardwrite.runs.job import Job, Key, TaskBox
@@ -131,51 +132,52 @@ class Listed:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Objects(Record):
+    """Which shards of an array had an object."""
+
+    version: Annotated[int, range(1, 2)] = always(1)
+    identity: str  # of the array
+    n_shards: int
+    listed: str  # a compressed bit for each shard
+
+    def there(self) -> npt.NDArray[np.bool_]:
+        """For each shard, whether it had an object."""
+        data, most = base64.b64decode(self.listed), self.n_shards // 8 + 1
+        bits = np.frombuffer(zlib.decompressobj().decompress(data, most), np.uint8)
+        return np.unpackbits(bits, count=self.n_shards).astype(bool)
+
+
 @lru_cache(maxsize=4)
 def _read(path: str) -> tuple[str, npt.NDArray[np.bool_]]:
     """Identity of an array, and for each of its shards whether it had an object."""
     try:
-        found = parse_json(read_file(path) or b"")
-        n = int(found["n_shards"])
-        bits = zlib.decompressobj().decompress(base64.b64decode(found["listed"]), n // 8 + 1)
-        there = np.unpackbits(np.frombuffer(bits, np.uint8), count=n).astype(bool)
-        return str(found["identity"]), there
-    except (ValueError, TypeError, LookupError, zlib.error) as error:
+        found = _Objects.from_dict(parse_json(read_file(path) or b""))
+        return found.identity, found.there()
+    except (ValueError, zlib.error) as error:
         raise StoreError(
             f"{path} does not list the objects of an array: {error}", key=path, errno=errno.EIO
         ) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """Shards that were compared with what they were made of; see `Entry` for the columns."""
+class Checked(Record):
+    """Line about shards that were compared with what they were made of; see `Entry`."""
 
+    attempt: str
     shards: tuple[int, ...]
     nbytes: tuple[int, ...]
-    index_crcs: tuple[int, ...]
-    n_chunks: tuple[int, ...]
-
-    def to_dict(self, attempt: str) -> dict[str, JSON]:
-        """Fields of its line."""
-        return {
-            "attempt": attempt,
-            "shards": list(self.shards),
-            "nbytes": list(self.nbytes),
-            "crc": list(self.index_crcs),
-            "chunks": list(self.n_chunks),
-        }
+    crc: tuple[Annotated[int, range(2**32)], ...]
+    chunks: tuple[int, ...]
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, JSON]) -> Checked:
+    def from_dict(cls, found: JSON) -> Checked:
         """Parse a line."""
-        columns = [found.get(name) for name in ("shards", "nbytes", "crc", "chunks")]
-        numbers = [
-            tuple(n for n in column if isinstance(n, int)) if isinstance(column, list) else ()
-            for column in columns
-        ]
-        if not numbers[0] or len({len(column) for column in numbers}) != 1:
+        line = super(Checked, cls).from_dict(found)
+        columns = (line.shards, line.nbytes, line.crc, line.chunks)
+        if not line.shards or len({len(column) for column in columns}) != 1:
             raise ValueError("no line about shards")
-        return cls(*numbers)
+        return line
 
 
 class Consumption:
@@ -215,8 +217,8 @@ class Consumption:
     def list_objects(self, identity: str, there: npt.NDArray[np.bool_]) -> None:
         """List the objects that are there, durably (step 1)."""
         bits = base64.b64encode(zlib.compress(np.packbits(there).tobytes(), 1)).decode()
-        facts = {"version": 1, "identity": identity, "n_shards": len(there), "listed": bits}
-        data = json.dumps(facts).encode()
+        facts = _Objects(identity=identity, n_shards=len(there), listed=bits)
+        data = facts.to_json()
         write_file(self.work / _LISTED, data, durability="full", attempt=uuid.uuid4().hex)
 
     def hide(self) -> None:
@@ -276,9 +278,9 @@ class Consumption:
                     with contextlib.suppress(ValueError):
                         yield Checked.from_dict(line)
 
-    def enter(self, checked: Checked) -> Proof:
-        """Sync a line about shards that are durable and were compared (step 3)."""
-        fields = checked.to_dict(uuid.uuid4().hex)
+    def enter(self, *columns: tuple[int, ...]) -> Proof:
+        """Sync a line about shards that are durable and were compared, if any (step 3)."""
+        fields = Checked(uuid.uuid4().hex, *(columns or ((), (), (), ()))).to_dict()
         with as_store_error(str(self.work), "cannot record what was compared in"):
             try:
                 if self._fd < 0:
@@ -298,7 +300,7 @@ class Consumption:
                 f"nothing in {self.work} says that objects of {self.path} may be removed",
                 path=str(self.work),
             )
-        return Proof(self._moved_to, line.to_dict("again"))
+        return Proof(self._moved_to, line.to_dict())
 
     def _open(self) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
@@ -486,8 +488,8 @@ class Consumer:
         ranks = list(checked.shards)
         ledger.is_done[ranks] = True
         ledger.nbytes[ranks] = checked.nbytes
-        ledger.index_crcs[ranks] = checked.index_crcs
-        ledger.n_chunks[ranks] = checked.n_chunks
+        ledger.index_crcs[ranks] = checked.crc
+        ledger.n_chunks[ranks] = checked.chunks
 
     def _check_shards(self, ledger: Ledger, *, deep: bool) -> None:
         """Check that the shards that were compared are still what they were."""
@@ -554,7 +556,7 @@ class Consumer:
         ledger = self._ledger
         columns = (ledger.nbytes, ledger.index_crcs, ledger.n_chunks)
         facts = [tuple(int(n) for n in column[ranks]) for column in columns]
-        self._line = self._state.enter(Checked(tuple(ranks.tolist()), *facts))
+        self._line = self._state.enter(tuple(ranks.tolist()), *facts)
         self._is_checked[ranks] = True
         grids = self._target.metadata.grid, self._source.metadata.grid
         touched = np.unique(np.concatenate(list(_meeting(ranks, *grids))))
@@ -597,7 +599,7 @@ class Consumer:
                 errno=errno.ENOTEMPTY,
             )
         if not self._is_checked.size:  # of an array without elements
-            self._line = self._state.enter(Checked((), (), (), ()))
+            self._line = self._state.enter()
         return self._state.remove_rest(self._line or self._state.again())
 
 

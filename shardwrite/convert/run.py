@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite.checks import choice
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.keywords import CodecKeywords, CopyKeywords, IndexKeywords
 from shardwrite.convert.plan import ConvertedLayout, converted, shards_of_chunks
@@ -269,17 +270,9 @@ class ConversionOptions(CodecKeywords, IndexKeywords, CopyKeywords):
         ):
             remedy = "give a name or None for each axis"
             raise SpecError("no names", field="dimension_names", value=names, remedy=remedy)
-        for field, allowed in (
-            ("checksum", (None, True, False)),
-            ("check", (True, False, TWICE)),
-            ("drop_empty", (True, False)),
-        ):
-            value = getattr(self, field)
-            is_text = isinstance(value, str)
-            if not any(value is choice or (is_text and value == choice) for choice in allowed):
-                raise SpecError(
-                    "no such choice", field=field, value=value, remedy=f"use one of {allowed}"
-                )
+        choice("checksum", self.checksum, (None, True, False))
+        choice("check", self.check, (True, False, TWICE))
+        choice("drop_empty", self.drop_empty, (True, False))
 
 
 @dataclass(frozen=True, slots=True)

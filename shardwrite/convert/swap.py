@@ -43,6 +43,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from shardwrite.errors import (
     JournalError,
@@ -53,6 +54,7 @@ from shardwrite.errors import (
 )
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
+from shardwrite.records import Record, always
 from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
 from shardwrite.stores.looking import (
     PATH_MAX,
@@ -101,42 +103,15 @@ def exchange(one: Path, other: Path) -> bool:
 # ---- The record
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun(Record):
     """What a conversion in place was begun with."""
 
+    version: Annotated[int, range(1, 2)] = always(1)
     first: str  # token of the process that began it
     leaf: str  # name of the tree
-    old: int  # inode number of the old tree
+    old: Annotated[int, range(2**64)]  # inode number of the old tree
     layout: Mapping[str, str]  # digest of what each array becomes, by the path of the array
-
-    def to_json(self) -> bytes:
-        """The record as JSON text."""
-        return json.dumps(
-            {
-                "version": 1,
-                "first": self.first,
-                "leaf": self.leaf,
-                "old": self.old,
-                "layout": dict(self.layout),
-            }
-        ).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Record:
-        """Parse a record."""
-        found = parse_json(data)
-        if not isinstance(found, dict) or found.get("version") != 1:
-            raise ValueError("no record of a version that is known here")
-        first, leaf, old, layout = (found.get(n) for n in ("first", "leaf", "old", "layout"))
-        if not (
-            isinstance(first, str)
-            and isinstance(leaf, str)
-            and isinstance(old, int)
-            and isinstance(layout, dict)
-        ):
-            raise ValueError("it is not whole")  # noqa: TRY004 (of the file)
-        return cls(first, leaf, old, {str(name): str(seal) for name, seal in layout.items()})
 
 
 # ---- The directory of a conversion
@@ -213,7 +188,7 @@ class InPlace:
     - `new_inode`: inode number of the new tree, once it is complete.
     """
 
-    def __init__(self, path: Path, record: Record, token: str) -> None:
+    def __init__(self, path: Path, record: Begun, token: str) -> None:
         self.path, self._record, self._token = path, record, token
         noted = read_file(self.work / _WORK)
         self.is_fresh = noted is None  # no process has done anything before
@@ -400,7 +375,7 @@ class InPlace:
         self._new_inode = new_inode
 
 
-def _recorded(path: Path, layout: Mapping[str, str] | None) -> Record:
+def _recorded(path: Path, layout: Mapping[str, str] | None) -> Begun:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
     home = conversion_beside(path)
     if layout is not None:
@@ -452,11 +427,11 @@ def _check_length(path: Path) -> None:
         )
 
 
-def _parsed(path: Path, data: bytes) -> Record:
+def _parsed(path: Path, data: bytes) -> Begun:
     """The record of a conversion of the tree at a path."""
     home = conversion_beside(path)
     try:
-        record = Record.from_json(data)
+        record = Begun.from_dict(parse_json(data))
     except ValueError as error:
         raise JournalError(
             f"{home / RECORD} is no whole record of a conversion ({error}). Look at {home}, and "
@@ -476,9 +451,10 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
     home, token = conversion_beside(path), uuid.uuid4().hex
     draft = home / f"{_DRAFT}{token},{signature()}"
     os.mkdir(draft)
-    record, is_first = Record(token, path.name, _inode(path) or 0, layout), False
+    begun = Begun(first=token, leaf=path.name, old=_inode(path) or 0, layout=dict(layout))
+    data, is_first = begun.to_json(), False
     try:
-        write_file(draft / RECORD, record.to_json(), durability="full", attempt=token)
+        write_file(draft / RECORD, data, durability="full", attempt=token)
         keep_room(draft / RECORD)
         with contextlib.suppress(FileExistsError):  # another process was first
             os.link(draft / RECORD, home / RECORD)
@@ -506,7 +482,7 @@ def _require_own(home: Path) -> None:
         )
 
 
-def _works(home: Path, record: Record) -> list[Path]:
+def _works(home: Path, record: Begun) -> list[Path]:
     """Directory of the work, if there is any; before it was taken over, that is the draft.
 
     The record in it tells it from directories that a process of an earlier version, which was
@@ -516,7 +492,7 @@ def _works(home: Path, record: Record) -> list[Path]:
     return works + listed(home, f"{_DRAFT}{record.first},")
 
 
-def _take_over(path: Path, record: Record, made: Path) -> bool:
+def _take_over(path: Path, record: Begun, made: Path) -> bool:
     """Rename the work of a process that is gone, or of one that has just begun, to `made`.
 
     - Returns: False if there is none, because the conversion has ended.
@@ -565,7 +541,7 @@ def _tidy(home: Path, first: str) -> None:
 def _first_in(path: Path) -> str:
     """Token in a record; empty if another process has removed the record meanwhile."""
     data = read_file(path)
-    return "" if data is None else Record.from_json(data).first
+    return "" if data is None else Begun.from_dict(parse_json(data)).first
 
 
 def _new_inode_in(work: Path, data: bytes | None) -> int | None:

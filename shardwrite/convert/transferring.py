@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.convert.arrays import ConversionCall, put_document
 from shardwrite.convert.consume import consume_into
+from shardwrite.convert.plan import told_of_left_out, told_of_source
 from shardwrite.convert.removal import WholeObjects, plan_transfer_of
 from shardwrite.convert.run import ArrayConversion
 from shardwrite.engines.local import Engine
@@ -51,7 +52,7 @@ from shardwrite.read.stored_array import StoredArray, check_apart
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.execute import OnReport, execute, reporting
 from shardwrite.runs.job import Job, RunOptions
-from shardwrite.runs.result import WriteResult, result_from_receipt, told_of_rereads
+from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
 from shardwrite.stores.looking import parse_json
@@ -258,6 +259,8 @@ class TransferPlan(Result):
         Name of each node that is not copied, and why.
     """
 
+    _derived = ("n_objects", "nbytes")
+
     source: str
     path: str
     arrays: tuple[PlannedTransfer, ...]
@@ -278,20 +281,6 @@ class TransferPlan(Result):
     def nbytes(self) -> int:
         """Size of all shards and chunks, in bytes."""
         return sum(array.nbytes for array in self.arrays)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and sums as a dictionary that can be stored as JSON."""
-        return {**asdict(self), "n_objects": self.n_objects, "nbytes": self.nbytes}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        """Return the facts of :meth:`to_dict` as JSON text.
-
-        Parameters
-        ----------
-        indent : int or None
-            Spaces of each level, or None for one line.
-        """
-        return json.dumps(self.to_dict(), indent=indent)
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
@@ -316,7 +305,7 @@ class TransferPlan(Result):
                 (array.name, f"{counted(array.n_objects, 'object')}, {human(array.nbytes)}")
                 for array in self.arrays[:_MAX_SHOWN]
             ]
-        return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
+        return rows + told_of_left_out(self.left_out)
 
     def __repr__(self) -> str:
         return (
@@ -363,6 +352,8 @@ class Transfer(Result):
         Number of objects of the source that this call has removed, with ``consume=True``.
     """
 
+    _derived = ("n_objects", "n_resumed", "n_reread_chunks", "stored_nbytes")
+
     source: str
     path: str
     arrays: tuple[TransferredArray, ...]
@@ -394,17 +385,6 @@ class Transfer(Result):
         """Size of all shards and chunks of the copy, in bytes."""
         return sum(result.stored_nbytes for result in self._results())
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and sums as a dictionary that can be stored as JSON."""
-        arrays = [{**asdict(array), "result": array.result.to_dict()} for array in self.arrays]
-        sums = ("n_objects", "n_resumed", "n_reread_chunks", "stored_nbytes")
-        return {
-            **asdict(self),
-            "arrays": arrays,
-            "left_out": [list(pair) for pair in self.left_out],
-            **{name: getattr(self, name) for name in sums},
-        }
-
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
             ("source", self.source),
@@ -415,11 +395,8 @@ class Transfer(Result):
         ]
         if self.n_resumed:
             rows.append(("resumed", f"{self.n_resumed:,} objects were copied by an earlier call"))
-        if self.n_reread_chunks:
-            rows.append(("second reads", told_of_rereads(self.n_reread_chunks)))
-        if self.n_removed:
-            rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
-        return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
+        rows += told_of_source(self.n_reread_chunks, self.n_removed)
+        return rows + told_of_left_out(self.left_out)
 
     def __repr__(self) -> str:
         return (

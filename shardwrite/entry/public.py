@@ -12,6 +12,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from shardwrite.checks import flag
 from shardwrite.config.table import SETTINGS, value_of
 from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
@@ -272,8 +273,8 @@ def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str,
     - `flags`: what each of these parameters takes: False and True, and perhaps None.
     """
     for name, value in given.items():
-        if name in flags and value not in flags[name]:
-            raise SpecError("not a bool", field=name, value=value, remedy="give True or False")
+        if name in flags and not (value is None and None in flags[name]):
+            flag(name, value)
 
 
 def configured(defaults: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ needs that is continued by other processes.
 from __future__ import annotations
 
 import json
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
+from shardwrite.checks import flag, share
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.order import (
@@ -292,9 +292,9 @@ def check_strategy(value: object) -> Strategy:
         raise _refused(value, "its label is not a text")
     if strategy.streaming_order not in ORDERS:
         raise _refused(value, "its streaming_order is not the name of an order")
-    for flag in ("in_place", "replaces", "depends_on_cut"):
-        if not isinstance(getattr(strategy, flag), bool):
-            raise _refused(value, f"its {flag} is neither True nor False")
+    for fact in ("in_place", "replaces", "depends_on_cut"):
+        if not isinstance(getattr(strategy, fact), bool):
+            raise _refused(value, f"its {fact} is neither True nor False")
     if strategy.in_place and strategy.replaces:
         raise _refused(value, "it changes shards in place and also replaces them")
     try:
@@ -372,16 +372,8 @@ class FixedOrder(Strategy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
-        object.__setattr__(self, "in_place", _flag(self.in_place))
-        share: Any = self.max_unused
-        is_number = isinstance(share, numbers.Real) and not isinstance(share, bool)
-        if not is_number or not 0 <= share <= 1:
-            raise SpecError(
-                "not a share",
-                field="max_unused",
-                value=self.max_unused,
-                remedy="give a number from 0 to 1",
-            )
+        object.__setattr__(self, "in_place", flag("in_place", self.in_place))
+        share("max_unused", self.max_unused)
 
     @property
     def label(self) -> str:
@@ -524,7 +516,7 @@ class AppendOnly(Strategy):
     in_place: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "in_place", _flag(self.in_place))
+        object.__setattr__(self, "in_place", flag("in_place", self.in_place))
 
     @property
     def label(self) -> str:
@@ -554,15 +546,6 @@ class AppendOnly(Strategy):
         return Revision(
             "append", offsets, merged, new, kept_nbytes, int(ends[-1]) if len(new) else kept_nbytes
         )
-
-
-def _flag(in_place: object) -> bool:
-    """Value of `in_place`, which is True or False."""
-    if not isinstance(in_place, bool | np.bool_):
-        raise SpecError(
-            "neither True nor False", field="in_place", value=in_place, remedy="give True or False"
-        )
-    return bool(in_place)
 
 
 def as_strategy(value: object) -> Strategy:

@@ -8,12 +8,13 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.plan import ConvertedLayout, converted
 from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_array
@@ -91,10 +92,6 @@ class Adopted(Result):
     left_out: tuple[str, ...] = ()
     is_plan: bool = False
     is_skipped: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as a dictionary that can be stored as JSON."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Adopted:
@@ -679,7 +676,7 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
     if grid is None:
         if axis is None:
             return 0
-        if not _is_integer(axis):
+        if not is_whole(axis):
             raise SpecError("no axis", field="axis", value=axis, remedy="give a number, such as 0")
         return int(axis)
     if axis is not None:
@@ -691,7 +688,7 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
         )
     listed = grid.tolist() if isinstance(grid, np.ndarray) else grid
     counts = tuple(listed) if isinstance(listed, Sequence) else (listed,)
-    if not counts or not all(_is_integer(count) and count > 0 for count in counts):
+    if not counts or not all(is_whole(count, 1) for count in counts):
         raise SpecError(
             "no grid of files",
             field="grid",
@@ -699,10 +696,6 @@ def _arrangement(axis: Any, grid: Any) -> int | Shape:
             remedy="give the number of files along each axis, such as (2, 3)",
         )
     return tuple(map(int, counts))
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _paths_of(files: Any, dataset: Any, arrangement: int | Shape) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
-from shardwrite.journal.plan_record import Intent, OtherVersionError, RunRecord
+from shardwrite.journal.plan_record import Intent, RunRecord
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import RunDirectory, check_held, confirm, held, other_version
 from shardwrite.journal.takeover import (
@@ -39,6 +39,7 @@ from shardwrite.journal.takeover import (
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, check_surroundings, check_target, refuse_in_place
+from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import is_there, listed, parse_json, read_file, read_limit
 from shardwrite.stores.posix import check_movable, keep_room, sync_entry, write_file

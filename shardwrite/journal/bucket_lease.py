@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import time
 import uuid
@@ -19,70 +18,52 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.lease import is_this_process, lease_times, lives, this_process
-from shardwrite.journal.process import Holder, Process, is_duration, now
+from shardwrite.journal.process import Holder, Process, now
 from shardwrite.place.base import STATE_PREFIX
+from shardwrite.records import LaterFormatError, Record
 from shardwrite.stores.base import Capability, require
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.looking import parse_json
 
 LEASE = f"{STATE_PREFIX}lease.json"
 _CLOCK = f"{STATE_PREFIX}clock-"
-_FORMAT = 1
 _MAX_TRIES = 8
 _MAX_NBYTES = 2**20
 _RUN_DIR = 'give a directory that all processes of the run see, such as run_dir="/scratch/me/runs"'
 _mine: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRecord:
-    """Content of a lease."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRecord(Record):
+    """Content of a lease; no two renewals have the same one."""
+
+    _format = 1
 
     holder: str  # unique name of the holder; empty if it was given back
     # Name of the holder whose log holds the state, if the holder has none yet; empty if there is no
     # state
     state: str
+    beat: int  # number of times that the lease was renewed
     process: Process  # identity of the holder's process
-    beat: int = 0  # number of times that the lease was renewed
-
-    def to_json(self) -> bytes:
-        """Content of the object; no two renewals have the same one."""
-        fields: dict[str, JSON] = {
-            "format": _FORMAT,
-            "holder": self.holder,
-            "state": self.state,
-            "beat": self.beat,
-            "process": self.process.to_dict(),
-        }
-        return json.dumps(fields).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> LeaseRecord:
         """Read the content of the object."""
         try:
-            found = parse_json(data)
-            is_known = found["format"] == _FORMAT
-            made = cls(
-                str(found["holder"]),
-                str(found["state"]),
-                Process.from_dict(found["process"]),
-                int(found["beat"]),
-            )
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise JournalError(
-                f"{LEASE} is no lease ({error}). Move it away after a look", path=LEASE
-            ) from error
-        if not is_known:
+            return cls.from_dict(parse_json(data))
+        except LaterFormatError as error:
             raise JournalError(
                 f"{LEASE} was written by a later version of shardwrite. Nothing was changed. "
                 "Install that version to go on",
                 path=LEASE,
-            )
-        return made
+            ) from error
+        except ValueError as error:
+            raise JournalError(
+                f"{LEASE} is no lease ({error}). Move it away after a look", path=LEASE
+            ) from error
 
 
 def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
@@ -104,7 +85,7 @@ class BucketLease:
     def __init__(self, store: BucketStore, label: str) -> None:
         self._store, self._label = store, label
         self.holder = uuid.uuid4().hex
-        self._record = LeaseRecord(self.holder, "", Process())
+        self._record = LeaseRecord(holder=self.holder, state="", beat=0, process=Process())
         self._is_released = False
         self._version: Any = None
         self.deadline = 0.0
@@ -119,7 +100,12 @@ class BucketLease:
             if found is not None:
                 self._refuse_living(*found)
             state = state_after(None if found is None else found[0])
-            self._record = LeaseRecord(self.holder, state, this_process(), self._record.beat + 1)
+            self._record = LeaseRecord(
+                holder=self.holder,
+                state=state,
+                beat=self._record.beat + 1,
+                process=this_process(),
+            )
             if self._put(None if found is None else found[1]):
                 _mine.add(self.holder)
                 if found is not None and found[0].holder:
@@ -210,7 +196,7 @@ class BucketLease:
         if not lives(process, me, 0.0):
             return
         age = self._age()
-        ttl = process.ttl if is_duration(process.ttl) else lease_times()[1]
+        ttl = process.ttl or lease_times()[1]
         left = ttl - max(0.0, age - 1)  # the service may round its times to seconds
         if bool(me.boot) and (process.boot, process.pids) == (me.boot, me.pids):
             if left > 0:

@@ -24,24 +24,23 @@ can be read in any order.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError
 from shardwrite.journal.bucket_lease import LEASE, LeaseRecord
 from shardwrite.place.base import STATE_PREFIX
+from shardwrite.records import Check, LaterFormatError, Record
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.directories import walk
 from shardwrite.stores.looking import as_store_error, parse_json
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
-
-_FORMAT = 1
 
 _PASSING = ("lease-", "token-", "claim-", "clock-", "draft-", "parts-", "probe-", "lock-")
 
@@ -63,39 +62,51 @@ class Step:
     data: bytes = b""  # content of a file, or what was appended to it
 
 
+def _is_plain(path: str) -> bool:
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
+_PATH = Check(_is_plain, "a path of plain names")
+_NEW_PATH = Check(lambda path: not path or _is_plain(path), "a path of plain names")
+
+
+@dataclass(frozen=True, slots=True)
+class _Head(Record):
+    """First line of an object: kind, path, new name and number of bytes of each step."""
+
+    _format = 1
+
+    crc32c: int  # of the bytes of all steps
+    steps: tuple[tuple[str, Annotated[str, _PATH], Annotated[str, _NEW_PATH], int], ...]
+
+
 def encode(steps: Iterable[Step]) -> bytes:
     """Content of an object with some steps."""
     listed = list(steps)
     data = b"".join(step.data for step in listed)
-    head = {
-        "format": _FORMAT,
-        "crc32c": crc32c(data),
-        "steps": [[step.what, step.path, step.to, len(step.data)] for step in listed],
-    }
-    return json.dumps(head).encode() + b"\n" + data
+    told = tuple((step.what, step.path, step.to, len(step.data)) for step in listed)
+    return _Head(crc32c(data), told).to_json() + b"\n" + data
 
 
 def decode(content: bytes, key: str) -> list[Step]:
     """Steps in an object."""
     line, _, data = content.partition(b"\n")
-    steps, at = [], 0
     try:
-        head = parse_json(line)
-        is_known, is_whole = head["format"] == _FORMAT, head["crc32c"] == crc32c(data)
-        for what, path, to, nbytes in head["steps"] if is_known else ():
-            part = data[at : at + nbytes]
-            steps.append(Step(str(what), _checked(path), to and _checked(to), part))
-            at += nbytes
-    except (ValueError, LookupError, TypeError) as error:
-        raise _damaged(key, str(error)) from error
-    if not is_known:
+        head = _Head.from_dict(parse_json(line))
+    except LaterFormatError as error:
         raise JournalError(
             f"{key} was written by a later version of shardwrite. Nothing was changed. Install "
             "that version to finish the run, or to give it up",
             path=key,
-        )
-    if not is_whole:
+        ) from error
+    except ValueError as error:
+        raise _damaged(key, str(error)) from error
+    if head.crc32c != crc32c(data):
         raise _damaged(key, "its checksum differs")
+    steps, at = [], 0
+    for what, path, to, nbytes in head.steps:
+        steps.append(Step(what, path, to, data[at : at + nbytes]))
+        at += nbytes
     return steps
 
 
@@ -103,13 +114,6 @@ def _damaged(key: str, why: str) -> JournalError:
     return JournalError(
         f"{key} is no state of a run ({why}). Move it away after a look, and keep it", path=key
     )
-
-
-def _checked(path: object) -> str:
-    """A relative path of plain names."""
-    if not isinstance(path, str) or "\0" in path or {"", ".", ".."} & set(path.split("/")):
-        raise ValueError(f"{path!r} is no path of plain names")
-    return path
 
 
 def restore(directory: Path, steps: Iterable[Step]) -> None:

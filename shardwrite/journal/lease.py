@@ -386,8 +386,7 @@ def _maker(path: Path) -> Process:
         plan = parse_json(read_file(path / "plan.json") or b"{}")
     except ValueError:  # it is torn
         return Process()
-    begun_by = plan.get("begun_by") if isinstance(plan, dict) else None
-    return Process.from_dict(begun_by) if isinstance(begun_by, dict) else Process()
+    return Process.from_dict(plan.get("begun_by") if isinstance(plan, dict) else None)
 
 
 def _age(path: Path) -> float | None:

@@ -161,17 +161,17 @@ def _per_shard(axes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return product.ravel()
 
 
-def as_runs(ranks: npt.NDArray[np.int64]) -> list[list[int]]:
-    """Ranks as a list of ``[first, count]``, one for each run of consecutive ranks.
+def as_runs(ranks: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+    """Ranks as pairs ``(first, count)``, one for each run of consecutive ranks.
 
     - `ranks`: the ranks, sorted.
     """
     if not len(ranks):
-        return []
+        return ()
     breaks = np.flatnonzero(np.diff(ranks) != 1) + 1
     firsts = np.concatenate([[0], breaks])
     counts = np.diff(np.concatenate([firsts, [len(ranks)]]))
-    return [[int(ranks[a]), int(n)] for a, n in zip(firsts, counts, strict=True)]
+    return tuple(zip(ranks[firsts].tolist(), counts.tolist(), strict=True))
 
 
 def from_runs(runs: Any, n_shards: int) -> npt.NDArray[np.int64]:

@@ -30,61 +30,47 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from crc32c import crc32c
 
+from shardwrite.checks import is_number
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.grid import Box
+from shardwrite.grid import Box, Shape
 from shardwrite.journal.lease import Lease, this_process
 from shardwrite.journal.process import Process, deadline_text, is_past
+from shardwrite.records import Check, Record, always, lenient
 from shardwrite.seams import resolve
 from shardwrite.stores.looking import as_store_error, opened, parse_json, read_limit, write_all
 
-_LARGEST = 2**63
-
-_LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
+_NAME = Check(lambda name: not {"/", "\0"} & {*name}, "a name")
+# Those that a journal can plausibly give, in seconds since 1970, or since a task began
+_TIME = Check(lambda seconds: 0 <= seconds < 2**40, "a time")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Head(Record):
     """First line of a journal file."""
 
-    writer: Process  # the process that writes the file
-    driver: str  # name of the driver on whose behalf it writes
-    durability: str  # durability level of the commits
+    _lenient = True
+
+    writer: Process = always(Process())  # the process that writes the file
+    driver: str = always("")  # name of the driver on whose behalf it writes
+    durability: str = always("")  # durability level of the commits
     # Time of the first line by the clock of the process's host, in seconds since 1970. None if the
     # file does not tell a plausible one.
-    begun: float | None
-
-    def to_dict(self) -> dict[str, JSON]:
-        """Fields of the journal line."""
-        return {
-            "writer": self.writer.to_dict(),
-            "driver": self.driver,
-            "durability": self.durability,
-            "begun": self.begun,
-        }
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, JSON]) -> Head:
-        """Parse the fields of a journal line; a field of a wrong type counts as not known."""
-        writer, driver = found.get("writer"), found.get("driver", "")
-        durability, begun = found.get("durability"), found.get("begun")
-        return cls(
-            Process.from_dict(writer) if isinstance(writer, dict) else Process(),
-            str(driver),
-            durability if isinstance(durability, str) else "",
-            float(begun) if isinstance(begun, float | int) and 0 <= begun < _LATEST else None,
-        )
+    begun: Annotated[float, _TIME] | None = always(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record):
     """Shards that a task has committed: all of them, or those since its previous entry."""
+
+    _grows = True
 
     attempt: str  # name of the attempt, which is part of the names of its temporary files
     shards: tuple[int, ...]  # row-major ranks of the shards in the shard grid
@@ -92,7 +78,7 @@ class Entry:
     nbytes: tuple[int, ...]
     # crc32c of each shard's index table, as little-endian pairs of uint64; 0 if the shard has no
     # index
-    index_crcs: tuple[int, ...]
+    index_crcs: tuple[Annotated[int, range(2**32)], ...]
     n_chunks: tuple[int, ...]  # number of inner chunks that hold data, for each shard
     seconds: float  # time since the start of the task, in seconds
     # Peak of the memory that the run has taken in the process so far, in bytes above what the
@@ -103,93 +89,42 @@ class Entry:
     more: bool = False
     # Time for which the task's thread was computing since the start of the task, in seconds. None
     # if an older version has written the line.
-    cpu_seconds: float | None = None
-
-    def to_dict(self) -> dict[str, JSON]:
-        """Fields of the journal line."""
-        # `asdict` would copy every number.
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not self.more:
-            del found["more"]
-        if self.cpu_seconds is None:
-            del found["cpu_seconds"]
-        return found
+    cpu_seconds: Annotated[float, _TIME] | None = lenient()
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, JSON], n_shards: int) -> Entry:
-        """Parse and check the fields of a journal line.
+    def on_grid(cls, line: JSON, n_shards: int) -> Entry:
+        """Parse and check a journal line.
 
         - `n_shards`: number of shards in the grid; every rank must be below it.
         """
-        columns = [found.get(name) for name in ("shards", "nbytes", "index_crcs", "n_chunks")]
-        lists: list[list[int]] = [
-            c for c in columns if isinstance(c, list) and all(type(v) is int and v >= 0 for v in c)
-        ]
-        if len(lists) < len(columns) or len({len(c) for c in lists}) != 1:
-            raise ValueError("columns are missing, or not of one length")
-        if any(rank >= n_shards for rank in lists[0]):
+        entry = cls.from_dict(line)
+        columns = (entry.shards, entry.nbytes, entry.index_crcs, entry.n_chunks)
+        if len({len(column) for column in columns}) != 1:
+            raise ValueError("columns are not of one length")
+        if max(entry.shards, default=-1) >= n_shards:
             raise ValueError(f"there are only {n_shards} shards")
-        if any(n >= 2**63 for n in lists[1] + lists[3]) or any(crc >= 2**32 for crc in lists[2]):
-            raise ValueError("numbers are too large")
-        if found.get("more", False) not in (False, True):
-            raise ValueError("whether more follows is neither true nor false")
-        shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
-        seconds, peak_nbytes = found.get("seconds", 0.0), found.get("peak_nbytes", 0)
-        if (
-            not isinstance(seconds, int | float)
-            or not -_LARGEST < seconds < _LARGEST
-            or type(peak_nbytes) is not int
-        ):
-            raise ValueError("no times or sizes")
-        return cls(
-            attempt=str(found.get("attempt", "")),
-            shards=shards,
-            nbytes=nbytes,
-            index_crcs=index_crcs,
-            n_chunks=n_chunks,
-            seconds=float(seconds),
-            peak_nbytes=peak_nbytes,
-            more=bool(found.get("more", False)),
-            cpu_seconds=_duration(found.get("cpu_seconds")),
-        )
+        return entry
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(Record):
     """Note that a task is about to commit shards."""
 
-    attempt: str  # name of the attempt
-    start: tuple[int, ...]  # half-open box of the task's shards, as positions in the shard grid
-    stop: tuple[int, ...]
+    _grows = True
 
-    def to_dict(self) -> dict[str, JSON]:
-        """Fields of the journal line."""
-        return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, JSON]) -> Beginning:
-        """Parse and check the fields of a journal line."""
-        attempt, corners = found.get("attempt"), found.get("begins")
-        # The name becomes part of a path.
-        if not isinstance(attempt, str) or "/" in attempt or "\0" in attempt:
-            raise ValueError("no name of an attempt")
-        if (
-            not isinstance(corners, list)
-            or len(corners) != 2
-            or not all(_are_positions(corner) for corner in corners)
-        ):
-            raise ValueError("no box of shards")
-        start, stop = corners
-        return cls(attempt, tuple(start), tuple(stop))
+    # Name of the attempt, which becomes part of a path
+    attempt: Annotated[str, _NAME]
+    # Half-open box of the task's shards: its two corners, as positions in the shard grid
+    begins: tuple[Shape, Shape]
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
     """Positions of a task's shards in the shard grid, without those outside of it."""
     counts = metadata.grid.counts
-    if not len(beginning.start) == len(beginning.stop) == len(counts):
+    start, stop = beginning.begins
+    if not len(start) == len(stop) == len(counts):
         return []
-    start = tuple(max(0, a) for a in beginning.start)
-    stop = tuple(min(b, n) for b, n in zip(beginning.stop, counts, strict=True))
+    stop = tuple(min(b, n) for b, n in zip(stop, counts, strict=True))
     elements = [
         (a * s, min(b * s, n))
         for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)
@@ -201,20 +136,10 @@ def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[i
     )
 
 
-def _are_positions(found: JSON) -> bool:
-    return isinstance(found, list) and all(
-        type(n) is int and -_LARGEST < n < _LARGEST for n in found
-    )
-
-
 def time_in(line: Mapping[str, JSON]) -> float | None:
     """Seconds from the first line of a journal to another line; None if the line does not tell."""
-    return _duration(line.get("at"))
-
-
-def _duration(found: JSON) -> float | None:
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and 0 <= found < _LATEST else None  # type: ignore[arg-type, operator]
+    at = line.get("at")
+    return float(at) if is_number(at) and _TIME.passes(at) else None
 
 
 def cause_of(error: BaseException) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Annotated
 
 from shardwrite.codecs.documents import JSON
+from shardwrite.records import POSITIVE, Record
 from shardwrite.stores.looking import opened, parse_json
 
 _LATEST = 2.0**63
@@ -26,8 +26,10 @@ _LATEST = 2.0**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Record):
     """Identity of a process. A field is None where it is not known."""
+
+    _lenient = True
 
     host: str | None = None  # name of the host
     pid: int | None = None  # number of the process
@@ -39,36 +41,12 @@ class Process:
     # Time at which the process started, in clock ticks since boot. `boot`, `pids` and `started`
     # distinguish the process from others with the same pid.
     started: str | None = None
-    ttl: float | None = None  # age in seconds at which its leases and claims count as dead
+    ttl: Annotated[float, POSITIVE] | None = (
+        None  # age in seconds at which its leases and claims count as dead
+    )
     job: str | None = None  # batch job and user, which are only shown to people
     user: str | None = None
     token: str | None = None  # unique name of a claim's holder
-
-    def to_dict(self) -> dict[str, JSON]:
-        """Return the known fields as values that JSON can hold."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, found: Mapping[str, JSON]) -> Process:
-        """Take an identity from parsed JSON; a field of a wrong type counts as not known."""
-        pid, ttl = found.get("pid"), found.get("ttl")
-
-        def text(name: str) -> str | None:
-            value = found.get(name)
-            return value if isinstance(value, str) else None
-
-        return cls(
-            host=text("host"),
-            pid=pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
-            boot=text("boot"),
-            machine=text("machine"),
-            pids=text("pids"),
-            started=text("started"),
-            ttl=ttl if is_duration(ttl) else None,
-            job=text("job"),
-            user=text("user"),
-            token=text("token"),
-        )
 
     @property
     def name(self) -> str:
@@ -99,13 +77,6 @@ class Holder:
             "driver": self.driver,
             "age_seconds": self.age_seconds,
         }
-
-
-def is_duration(seconds: object) -> TypeGuard[float]:
-    """Whether a value is a positive number of seconds."""
-    return (
-        isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < _LATEST
-    )
 
 
 def process_in(data: bytes) -> Process | None:

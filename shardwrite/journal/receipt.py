@@ -10,7 +10,7 @@ import contextlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,11 +20,12 @@ from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.journal.plan_record import LaterFormatError, fields_in_lines
+from shardwrite.journal.plan_record import fields_in_lines
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, Identity
 from shardwrite.plan.partition import MAX_SHARDS
+from shardwrite.records import LaterFormatError, Record, RecordError, always, rest
 from shardwrite.stores.looking import parse_json, read_limit
 
 # ---- Sizes of objects as a short text
@@ -67,13 +68,14 @@ def unpack_sizes(text: str, n: int) -> npt.NDArray[np.int64]:
 # ---- The receipt
 
 
-FORMAT = 1
-
 _MAX_UPDATES = 100
 
 _MAX_APPENDS = 10_000
 
 _NBYTES_PER_RUN = 96  # of the limit of a file, of which half remains for all else
+
+Empty = tuple[tuple[int, int], ...]
+"""First rank and count of each sequence of empty shards."""
 
 _DERIVED = ("dask:", "chunks:")  # identities of sources to which no user has given an identifier
 
@@ -85,7 +87,7 @@ class Contents:
     # Shards that are empty by design and have no object, as the first rank and the count of each
     # sequence of consecutive ranks. None if they are not known, because another program wrote the
     # array, or because the array has more than `MAX_SHARDS` shards.
-    empty: list[list[int]] | None = None
+    empty: Empty | None = None
     # Sizes of the objects of all shards, as `pack_sizes` gives them: 0 for a shard that is empty by
     # design, and -1 where it is not known. None if no size is known, because an earlier version
     # wrote the receipt or the array has more than `MAX_SIZES` shards.
@@ -116,13 +118,13 @@ class Contents:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateEntry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateEntry(Record):
     """Record of an update in the receipt of its array."""
 
     digest: str  # digest of the update's plan
-    identity: Identity  # what the digest covers, without the metadata
     run: str | None = None  # name of the run, and the time at which it finished
+    identity: Identity  # what the digest covers, without the metadata
     finished: str | None = None
     result: Mapping[str, JSON] | None = None  # fields of the run's result
     # Whether a later run has changed elements of the update's region. Then the array may no longer
@@ -131,21 +133,7 @@ class UpdateEntry:
     # Whether the update was given up. It may have written some of its shards.
     given_up: bool = False
     # Fields that this version does not know
-    others: Mapping[str, JSON] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, JSON]:
-        """Return the fields as values that JSON can hold."""
-        found: dict[str, JSON] = {
-            "digest": self.digest,
-            "run": self.run,
-            "identity": self.identity.to_dict(),
-            "finished": self.finished,
-            "result": self.result,
-            "replaced": self.replaced or None,
-            "given_up": self.given_up or None,
-            **self.others,
-        }
-        return {name: value for name, value in found.items() if value is not None}
+    others: Mapping[str, JSON] = rest()
 
     @property
     def is_named_append(self) -> bool:
@@ -166,33 +154,20 @@ class UpdateEntry:
         return any(stop > n for (_, stop), n in zip(region, shape, strict=False))
 
     @classmethod
-    def from_json(cls, found: JSON) -> UpdateEntry:
+    def from_dict(cls, found: JSON) -> UpdateEntry:
         """Parse and check the value that `to_dict` returns."""
-        update = found if isinstance(found, Mapping) else {}
-        digest, identity = update.get("digest"), update.get("identity")
-        run, finished, result = (update.get(name) for name in ("run", "finished", "result"))
-        replaced, given_up = (update.get(name, False) for name in ("replaced", "given_up"))
-        if not isinstance(digest, str) or not isinstance(identity, Mapping):
-            raise ValueError("updates that are none")  # noqa: TRY004 (of the file)
-        if (
-            not isinstance(run, str | None)
-            or not isinstance(finished, str | None)
-            or not isinstance(result, Mapping | None)
-            or not isinstance(replaced, bool)
-            or not isinstance(given_up, bool)
-        ):
-            raise ValueError("updates that are none")  # noqa: TRY004 (of the file)
-        what = Identity.from_dict(identity)
-        if what.region is None:
-            raise ValueError("it does not say which region it writes")
-        known = ("digest", "identity", "run", "finished", "result", "replaced", "given_up")
-        others = {name: value for name, value in update.items() if name not in known}
-        return cls(digest, what, run, finished, result, replaced, given_up, others)
+        entry = super(UpdateEntry, cls).from_dict(found)
+        if entry.identity.region is None:
+            raise RecordError("there", "identity.region", cls.__name__)
+        return entry
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt(Record):
     """Record that an array was written completely."""
+
+    _format = 1
+    _grows = True
 
     digest: str  # digest of the plan
     run: str  # name of the run
@@ -201,80 +176,36 @@ class Receipt:
     finished: str  # time at which the run finished, in UTC and ISO 8601 format
     version: str  # version of shardwrite that wrote the array
     result: Mapping[str, JSON]  # fields of the run's result
-    contents: Contents  # the objects of the array
+    empty: Empty | None  # which shards are empty; see `Contents`
     # The updates of the array since then, in the order in which they ended; of many, the most
     # recent ones, and all appends whose source has an identifier
-    updates: tuple[UpdateEntry, ...] = ()
-    shape: list[int] | None = None  # shape of the array after the last update
+    updates: tuple[UpdateEntry, ...] = always(())
+    shape: Shape | None = always(None)  # shape of the array after the last update
+    sizes: str | None = None  # sizes of the objects; see `Contents`
     # Metadata document of the array when the user last accepted it as it was
     accepted: Document | None = None
+
+    @property
+    def contents(self) -> Contents:
+        """What the objects of the array should be."""
+        return Contents(self.empty, self.sizes)
 
     def encode(self) -> bytes:
         """Content of the receipt file.
 
         Sequences of empty shards are left out if there are so many that nobody would read the file.
         """
-        most_runs, empty = read_limit() // _NBYTES_PER_RUN, self.contents.empty
-        found: dict[str, JSON] = {
-            "format": FORMAT,
-            "digest": self.digest,
-            "run": self.run,
-            "identity": self.identity.to_dict(),
-            "durability": self.durability,
-            "finished": self.finished,
-            "version": self.version,
-            "result": self.result,
-            "empty": None if len(empty or ()) > most_runs else empty,
-            "updates": [update.to_dict() for update in self.updates],
-            "shape": self.shape,
-        }
-        # Earlier versions wrote neither.
-        found |= {"sizes": self.contents.sizes} if self.contents.sizes is not None else {}
-        found |= {"accepted": self.accepted} if self.accepted is not None else {}
-        return fields_in_lines(found)
+        most_runs = read_limit() // _NBYTES_PER_RUN
+        is_short = len(self.empty or ()) <= most_runs
+        return fields_in_lines((self if is_short else replace(self, empty=None)).to_dict())
 
     @classmethod
     def decode(cls, data: bytes) -> Receipt:
         """Parse the content of a receipt file.
 
         - Raises LaterFormatError if only a later version of this package can read the content.
-        - Raises KeyError if a field is missing.
         """
-        found = parse_json(data)
-        number = found.get("format") if isinstance(found, Mapping) else None
-        if type(number) is int and number > FORMAT:
-            raise LaterFormatError(number, FORMAT)
-        if number != FORMAT:
-            raise ValueError(f"not a receipt of format {FORMAT}")
-        texts = {
-            name: found[name] for name in ("digest", "run", "durability", "finished", "version")
-        }
-        if not all(isinstance(text, str) for text in texts.values()):
-            raise ValueError("fields that are no text")
-        if not isinstance(found["identity"], dict) or not isinstance(found["result"], dict):
-            # The content of the file is wrong, not the type of an argument.
-            raise ValueError("fields that are no objects")  # noqa: TRY004
-        updates = found.get("updates", [])
-        if not isinstance(updates, list):
-            raise ValueError("no list of updates")  # noqa: TRY004 (as above)
-        shape = found.get("shape")
-        if shape is not None and not (
-            isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
-        ):
-            raise ValueError("a shape that is none")
-        _check_runs(found["empty"])
-        sizes, accepted = found.get("sizes"), found.get("accepted")
-        if not isinstance(sizes, str | None) or not isinstance(accepted, dict | None):
-            raise ValueError("sizes or metadata that are none")  # noqa: TRY004 (as above)
-        return cls(
-            **texts,
-            identity=Identity.from_dict(found["identity"]),
-            result=found["result"],
-            contents=Contents(found["empty"], sizes),
-            accepted=accepted,
-            updates=tuple(UpdateEntry.from_json(update) for update in updates),
-            shape=shape,
-        )
+        return cls.from_dict(parse_json(data))
 
     def update(self, digest: str, identity: Identity) -> UpdateEntry | None:
         """The last finished update that wrote the same, or None.
@@ -387,7 +318,7 @@ class Receipt:
         - `nbytes`: size of the object of each of the update's shards, one axis for each axis of the
           array: 0 where it is empty by design. Shards that lie beyond the array are ignored.
         """
-        contents, shape = Contents(), list(grid.shape)
+        contents = Contents()
         # A receipt that does not fit is replaced by one that does.
         with contextlib.suppress(SpecError):
             now = self.nbytes_on(grid)
@@ -399,7 +330,7 @@ class Receipt:
                 there = tuple(slice(max(0, s.stop - s.start)) for s in inside)
                 now[inside] = np.where(is_known[there], nbytes[there], now[inside])
                 contents = Contents.of(now.ravel())
-        return replace(self, contents=contents, shape=shape)
+        return replace(self, empty=contents.empty, sizes=contents.sizes, shape=grid.shape)
 
 
 def _written_by(identity: Identity) -> Identity:
@@ -425,16 +356,6 @@ def _slimmed(entry: UpdateEntry) -> UpdateEntry:
     return replace(entry, result={**entry.result, "peak_nbytes_by_process": {}})
 
 
-def _check_runs(runs: JSON) -> None:
-    """Check a value for `Contents.empty`; raise ValueError if it is not valid."""
-    if runs is None:
-        return
-    if not isinstance(runs, list) or not all(
-        isinstance(run, list) and [*map(type, run)] == [int, int] for run in runs
-    ):
-        raise ValueError("empty shards that are no ranks")
-
-
 def read_receipt(target: Target) -> Receipt | None:
     """The receipt of an array, or None if the array has none."""
     return receipt_at(target.place)
@@ -452,7 +373,7 @@ def receipt_at(place: Place) -> Receipt | None:
             "Install that version to check or change this array"
         )
         raise JournalError(message, path=path) from error
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=path) from error
 

@@ -138,7 +138,7 @@ def _parse(path: Path, n_shards: int) -> _File:
             elif "failed" in line:
                 file.failures.append(str(line["failed"]))
             else:
-                entry = Entry.from_dict(line, n_shards)
+                entry = Entry.on_grid(line, n_shards)
                 if not entry.more:
                     begun.pop(entry.attempt, None)
                 file.entries.append(entry)

@@ -62,12 +62,13 @@ from shardwrite.journal.documents import (
 )
 from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lines import ensure_current
-from shardwrite.journal.plan_record import OtherVersionError, RunRecord
+from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
+from shardwrite.records import OtherVersionError
 from shardwrite.stores.looking import (
     is_there,
     listed,

@@ -762,7 +762,7 @@ def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
     if not over.target.update:  # a repair
         return receipt.all_replaced()
     identity = replace(over.record.identity, metadata=None, window=None, region=changes)
-    entry = UpdateEntry(over.digest, identity, over.run, given_up=True)
+    entry = UpdateEntry(digest=over.digest, identity=identity, run=over.run, given_up=True)
     return receipt.with_update(entry, changes=changes)
 
 

@@ -40,7 +40,7 @@ import math
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +48,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from crc32c import crc32c
 
-from shardwrite.codecs.documents import JSON
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.lines import CLAIM
+from shardwrite.records import Record
 from shardwrite.stores.base import ObjectEditor, ObjectReader, Store
 from shardwrite.stores.looking import (
     as_store_error,
@@ -111,67 +111,43 @@ def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectRe
         )
 
 
-def encode_record(fields: Mapping[str, JSON], data: bytes) -> bytes:
-    """Encode a record as the content of a file.
+@dataclass(frozen=True, slots=True)
+class UndoHead(Record):
+    """What stands in a record before the bytes of its ranges."""
 
-    - `fields`: fields of the head. The crc32c of `data` is added to them.
-    - `data`: bytes of all ranges, one after the other.
-    """
-    return encode_head(fields, crc32c(data)) + data
+    _format = 1
+
+    key: str  # of the shard
+    old_nbytes: int  # size of the shard before the change, in bytes
+    saved: tuple[tuple[int, int], ...]  # offset and size in bytes of each range
+    crc32c: int  # of the bytes of all ranges, one after the other
+
+    def encode(self) -> bytes:
+        """Content of a file up to the bytes of the ranges."""
+        head = self.to_json()
+        return b"%08x %s\n" % (crc32c(head), head)
+
+    def ranges(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Offsets and bytes of the ranges, from the bytes of all of them."""
+        end = max((offset + nbytes for offset, nbytes in self.saved), default=0)
+        if sum(nbytes for _, nbytes in self.saved) != len(data) or end > self.old_nbytes:
+            raise ValueError("the ranges do not fit")
+        ranges, at = [], 0
+        for offset, nbytes in self.saved:
+            ranges.append((offset, data[at : at + nbytes]))
+            at += nbytes
+        return ranges
 
 
-def encode_head(fields: Mapping[str, JSON], checksum: int) -> bytes:
-    """Encode what stands in a record before the bytes of its ranges.
-
-    - `checksum`: the crc32c of the bytes of all ranges, one after the other.
-    """
-    head = json.dumps({**fields, "crc32c": checksum}).encode()
-    return b"%08x %s\n" % (crc32c(head), head)
-
-
-def parse_record(data: bytes) -> tuple[Mapping[str, JSON], bytes] | None:
+def parse_record(data: bytes) -> tuple[UndoHead, bytes] | None:
     """Split a record into its head and the bytes after it; None where the head is torn.
 
-    The checksum of the bytes after the head is not compared.
+    The checksum of the bytes after the head is not compared, as a later format may have another.
     """
     head, _, rest = data.partition(b"\n")
     if head[:8] != b"%08x" % crc32c(head[9:]):
         return None
-    found = json.loads(head[9:])
-    if not isinstance(found, dict):
-        raise TypeError("the head is no object")
-    return found, rest
-
-
-def shard_of(head: Mapping[str, JSON]) -> tuple[str, int]:
-    """Key of the shard that a record is about, and the shard's size before the change in bytes."""
-    key, nbytes = head["key"], head["old_nbytes"]
-    if not isinstance(key, str) or type(nbytes) is not int:
-        raise ValueError("it does not say of which shard it is")
-    return key, nbytes
-
-
-def ranges_of(pairs: JSON, data: bytes) -> list[tuple[int, bytes]]:
-    """Offsets and bytes of the ranges in a record.
-
-    - `pairs`: offset and size in bytes of each range, from the head.
-    - `data`: bytes of all ranges, one after the other.
-    """
-    sizes = []
-    for pair in pairs if isinstance(pairs, list) else [None]:
-        offset, nbytes = pair if isinstance(pair, list) else (None, None)
-        if type(offset) is not int or type(nbytes) is not int:
-            raise ValueError("a range has no offset or no size")
-        sizes.append((offset, nbytes))
-    if any(offset < 0 or nbytes < 0 for offset, nbytes in sizes) or sum(n for _, n in sizes) != len(
-        data
-    ):
-        raise ValueError("the ranges do not fit")
-    ranges, at = [], 0
-    for offset, nbytes in sizes:
-        ranges.append((offset, data[at : at + nbytes]))
-        at += nbytes
-    return ranges
+    return UndoHead.from_dict(json.loads(head[9:])), rest
 
 
 class Composed(ObjectReader):
@@ -215,9 +191,6 @@ class Composed(ObjectReader):
 # ---- Changes in place, and recovery
 
 
-_FORMAT = 1
-
-
 _COPY_NBYTES = 2**22
 
 _RECOVERY = "recovery-"
@@ -244,18 +217,13 @@ class Change:
         - Raises StoreError with the number ``ESTALE``, if another program has changed it in
           between.
         """
-        pairs: list[JSON] = []
+        pairs: list[tuple[int, int]] = []
         checksum = again = 0
         for offset, data in self.saved:
-            pairs.append([offset, len(data)])
+            pairs.append((offset, len(data)))
             checksum = crc32c(data, checksum)
-        fields: dict[str, JSON] = {
-            "format": _FORMAT,
-            "key": self.key,
-            "old_nbytes": self.old_nbytes,
-            "saved": pairs,
-        }
-        held, held_nbytes = [encode_head(fields, checksum)], 0
+        head = UndoHead(self.key, self.old_nbytes, tuple(pairs), checksum)
+        held, held_nbytes = [head.encode()], 0
         for _, data in self.saved:
             again = crc32c(data, again)
             held.append(data)
@@ -293,26 +261,16 @@ def _decode(data: bytes, path: str) -> Change | None:
     """Parse a record; None if it is torn, since the shard was not changed in that case."""
     try:
         parsed = parse_record(data)
-        if parsed is None:
+        if parsed is None or crc32c(parsed[1]) != parsed[0].crc32c:
             return None
         head, rest = parsed
-        # A later format may have another checksum, so the format is looked at first.
-        if head["format"] == _FORMAT:
-            if crc32c(rest) != head["crc32c"]:
-                return None
-            (key, old_nbytes), saved = shard_of(head), ranges_of(head["saved"], rest)
-            if old_nbytes < max((offset + len(data) for offset, data in saved), default=0):
-                # Whatever is wrong is reported by the one error below.
-                raise ValueError("what it holds lies outside of its shard")  # noqa: TRY301
-            return Change(key, old_nbytes, (), saved)
-        why = f"format {head['format']!r}"
-    except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
-        why = str(error)
-    message = (
-        f"{path} is not a record that this version of shardwrite can read ({why}). "
-        "Use the version that wrote it"
-    )
-    raise JournalError(message, path=path)
+        return Change(head.key, head.old_nbytes, (), head.ranges(rest))
+    except (ValueError, RecursionError) as error:
+        message = (
+            f"{path} is not a record that this version of shardwrite can read ({error}). "
+            "Use the version that wrote it"
+        )
+        raise JournalError(message, path=path) from error
 
 
 def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Claim]:
@@ -429,11 +387,9 @@ def _key_of_void(data: bytes | None) -> str | None:
         return None
     head, _, _ = data.partition(b"\n")
     try:
-        found = parse_json(head[len(VOID) :])
+        return UndoHead.from_dict(parse_json(head[len(VOID) :])).key
     except ValueError:
         return None
-    key = found.get("key") if isinstance(found, dict) else None
-    return key if isinstance(key, str) else None
 
 
 def _forget(record: Path, store: Store, key: str | None) -> None:

@@ -36,6 +36,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer as CpuBuffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
+from shardwrite.checks import is_whole
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, damage_in
 from shardwrite.format.index import IndexCodec, ShardIndex
@@ -631,7 +632,7 @@ def _check_prefix(prefix: object) -> None:
 
 def _first_byte(start: object) -> int:
     """A first byte that a user gives."""
-    if isinstance(start, bool) or not isinstance(start, int | np.integer):
+    if not is_whole(start):
         raise SpecError(
             "not the number of a byte", field="start", value=start, remedy="give an integer"
         )

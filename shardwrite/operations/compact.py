@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import share
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import CorruptShardError, SpecError, printable
@@ -72,10 +73,6 @@ class Compaction(Result):
     unused_nbytes_before: int
     unused_nbytes: int
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields, as a dictionary that JSON can hold."""
-        return asdict(self)
 
     @property
     def _time(self) -> str:
@@ -176,11 +173,8 @@ def compact(call: CompactArguments) -> Compaction:
     >>> done.n_rewritten, done.unused_nbytes_before > 0, done.unused_nbytes
     (1, True, 0)
     """
-    above, restart = call.above, call.restart
-    if isinstance(above, bool) or not 0 <= above <= 1:
-        raise SpecError(
-            "not a share", field="above", value=above, remedy="give a number from 0 to 1"
-        )
+    restart = call.restart
+    above = share("above", call.above)
     target = resolve_target(call.store, call.name, call.run_dir).exclusively(when=call.exclusive)
     refuse_waiting(target, call.run_dir)
     array = open_at(target.place)

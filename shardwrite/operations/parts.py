@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+from shardwrite.checks import whole
 from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
@@ -99,13 +100,8 @@ def prepare(call: PrepareArguments) -> None:
         If the storage refuses, or Lustre's ``lfs`` command is missing or fails.
     """
     n_targets, plan = call.stripe_count, call.plan
-    if n_targets is not None and (isinstance(n_targets, bool) or n_targets < 1):
-        raise SpecError(
-            "not a number of targets",
-            field="stripe_count",
-            value=n_targets,
-            remedy="give 1 or more, or None",
-        )
+    if n_targets is not None:
+        whole("stripe_count", n_targets, "a number of targets")
     _check_plan(plan)
     target = resolve_new(call.store, call.name, call.run_dir, call.format)
     main = plan if plan.gathering is None else plan.gathering

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -140,6 +140,8 @@ class Repair(Result):
         Whether every value was compared with the source.
     """
 
+    _derived = ("is_done",)
+
     path: str
     tasks: tuple[RepairTask, ...]
     n_temporaries: int
@@ -156,14 +158,6 @@ class Repair(Result):
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return (not self.tasks or self.result is not None) and not self.is_interrupted
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and `is_done`, as a dictionary that JSON can hold."""
-        return {
-            **asdict(self),
-            "result": self.result.to_dict() if self.result else None,
-            "is_done": self.is_done,
-        }
 
     def _rows(self) -> list[tuple[str, str]]:
         """Rows of the table, without the list of shards."""

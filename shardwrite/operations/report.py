@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import printable
-from shardwrite.results import Facts, Result, counted, human, table_text
+from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.kept import HOW_TO_GO_ON
 
 
@@ -81,6 +81,8 @@ class Report(Result):
         its index cannot be read.
     """
 
+    _derived = ("is_good", "is_complete")
+
     path: str
     expected_by: str
     n_shards: int
@@ -129,18 +131,8 @@ class Report(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """All fields except `states` and `stored`, as a dictionary that JSON can hold."""
-        plain = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("states", "stored", "problems", "changed")
-        }
-        return {
-            **plain,
-            "problems": [asdict(problem) for problem in self.problems],
-            "changed": [asdict(problem) for problem in self.changed],
-            "is_good": self.is_good,
-            "is_complete": self.is_complete,
-        }
+        found = Result.to_dict(self)
+        return {name: found[name] for name in found if name not in ("states", "stored")}
 
     def _rows(self) -> list[tuple[str, str]]:
         """Rows of the table about the array and the checks, or about the group."""
@@ -163,7 +155,6 @@ class Report(Result):
         checked += ["every inner chunk"] if self.deep else []
         what = "every encoded chunk" if self.is_encoded else "every value"
         checked += [f"{what} against the source"] if self.against else []
-        unfinished = [("unfinished", self.told_progress)] if self.n_pending else []
         present = f"{self.n_present:,} of {self.n_shards:,} are present"
         if self.n_present < self.n_shards:
             present += "; absent ones read as the fill value"
@@ -175,7 +166,6 @@ class Report(Result):
         orders = [f"{name}: {count:,}" for name, count in sorted(self.orders.items())]
         return [
             ("array", self.path),
-            *unfinished,
             ("shards", present),
             ("absent", absent.get(self.expected_by, "unknown whether they are empty or lost")),
             ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
@@ -199,11 +189,6 @@ class Report(Result):
         return [
             (problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]
         ]
-
-    def __str__(self) -> str:
-        warnings = [("warning", text) for text in self.warnings]
-        rows = [*self._rows(), *self._changes(), *warnings, *self._faults()]
-        return table_text("verified", rows)
 
     @property
     def _headline(self) -> list[tuple[str, str]]:

@@ -133,7 +133,9 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
             # Another program may have changed what earlier updates have written.
             receipt = updated_receipt(directory, metadata, nothing, {}, level).all_replaced()
             contents = Contents.of(np.maximum(sizes, 0))
-            accepted = replace(receipt, contents=contents, accepted=document)
+            accepted = replace(
+                receipt, empty=contents.empty, sizes=contents.sizes, accepted=document
+            )
             directory.leave(accepted, level, driver)
         end_run(directory, own_journals(driver))
 

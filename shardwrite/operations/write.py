@@ -19,6 +19,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
+from shardwrite.checks import choice, flag, is_whole
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
@@ -176,10 +177,7 @@ def mode_of(mode: str | None, overwrite: Any) -> str:
     """Mode of a run that makes an array: ``overwrite=True`` is ``"w"``, and False is ``"w-"``."""
     if overwrite is None:
         return "w-" if mode is None else mode
-    if not isinstance(overwrite, bool):
-        raise SpecError(
-            "not a bool", field="overwrite", value=overwrite, remedy="give True or False"
-        )
+    flag("overwrite", overwrite)
     # "a" means that an array may exist or not, so it goes with both.
     agreeing = (None, "a", "w") if overwrite else (None, "a", "w-", "r+")
     if mode not in agreeing:
@@ -213,10 +211,7 @@ def _check_mode(mode: Any) -> None:
         raise SpecError(
             "only reads", field="mode", value=mode, remedy='give "r+" to write into an array'
         )
-    if mode not in _MODES:
-        raise SpecError(
-            "no such choice", field="mode", value=mode, remedy=f"use one of {list(_MODES)}"
-        )
+    choice("mode", mode, _MODES)
 
 
 def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bool:
@@ -644,10 +639,7 @@ def _shape_of(shape: Any) -> Shape:
     if isinstance(shape, np.ndarray) and shape.ndim:
         shape = list(shape)
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
-    are_sizes = sizes is not None and all(
-        isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes
-    )
-    if sizes is None or not are_sizes:
+    if sizes is None or not all(is_whole(n, 0) for n in sizes):
         raise SpecError(
             "not a shape",
             field="shape",

@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any
 
+from shardwrite.checks import flag, is_number, is_whole
 from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
@@ -113,7 +113,7 @@ def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
         return None
     sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
     for size in sizes or ([] if isinstance(value, Sequence) else [value]):
-        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+        if not is_whole(size, 1):
             raise SpecError(
                 "sizes are positive integers",
                 field=field,
@@ -208,26 +208,22 @@ class PlanOptions(PlanKeywords):
     strategy: Strategy = field(default_factory=FixedOrder)
 
     def __post_init__(self) -> None:
+        flag("write_empty_chunks", self.write_empty_chunks)
         ratio, source_id = self.compression_ratio, self.source_id
         for keyword, is_good, remedy in (
             (
-                "write_empty_chunks",
-                isinstance(self.write_empty_chunks, bool),
-                "give True or False",
-            ),
-            (
                 "compression_ratio",
-                ratio is None or _is_positive(ratio, Real),
+                ratio is None or (is_number(ratio) and ratio > 0),
                 "give for instance 2.5, or None",
             ),
             (
                 "max_graph_tasks",
-                _is_positive(self.max_graph_tasks, Integral),
+                is_whole(self.max_graph_tasks, 1),
                 f"give for instance {PlanKeywords.max_graph_tasks}",
             ),
             (
                 "max_source_reruns",
-                _is_positive(self.max_source_reruns, Real),
+                is_number(self.max_source_reruns) and self.max_source_reruns > 0,
                 f"give for instance {PlanKeywords.max_source_reruns}",
             ),
             (
@@ -252,10 +248,6 @@ class PlanOptions(PlanKeywords):
         return memory_limit_of(self.memory_limit)
 
 
-def _is_positive(value: Any, kind: Any) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and bool(value > 0)
-
-
 def memory_limit_of(limit: Any) -> int | None:
     """The keyword `memory_limit` in bytes; None if it is not given.
 
@@ -263,7 +255,7 @@ def memory_limit_of(limit: Any) -> int | None:
     """
     if isinstance(limit, str):
         limit = parse_nbytes(limit, "memory_limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+    if limit is not None and not is_whole(limit, 1):
         raise SpecError(
             "not a positive number of bytes",
             field="memory_limit",

@@ -12,22 +12,22 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from shardwrite.codecs.documents import JSON
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
+from shardwrite.records import Record
 
 Runs = tuple[tuple[int, int], ...]
 """Steps from one edge to the next, as runs of equal steps: ``(step, how many)``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class Cuts(Record):
     """Edges of groups and blocks along each axis, as they are stored on disk.
 
     A long axis has millions of edges, so they are given as runs of equal steps.
@@ -36,17 +36,6 @@ class Cuts:
     # For each axis, the runs of equal steps between the edges: ``(step, how many)``
     groups: tuple[Runs, ...]
     blocks: tuple[Runs, ...]
-
-    def to_dict(self) -> dict[str, JSON]:
-        """Return the runs as values that JSON can hold."""
-        return {"groups": self.groups, "blocks": self.blocks}
-
-    @classmethod
-    def from_json(cls, found: JSON) -> Cuts:
-        """Parse the value that `to_dict` returns."""
-        if not isinstance(found, Mapping):
-            raise ValueError("it does not say how its tasks are cut")  # noqa: TRY004 (of the file)
-        return cls(_axes_in(found.get("groups")), _axes_in(found.get("blocks")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +122,6 @@ class Partition:
     def group_boxes(self) -> Iterator[Box]:
         """Iterate over the boxes of all groups in row-major order."""
         return (self.group_box(rank) for rank in range(self.n_groups))
-
-
-def _axes_in(found: JSON) -> tuple[Runs, ...]:
-    """Runs for each axis from parsed JSON."""
-    if not isinstance(found, list):
-        raise ValueError("it does not say how its tasks are cut")  # noqa: TRY004 (of the file)
-    return tuple(_runs_in(axis) for axis in found)
-
-
-def _runs_in(found: JSON) -> Runs:
-    """Runs along one axis from parsed JSON."""
-    pairs = found if isinstance(found, list) else [None]
-    runs = [(pair[0], pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-    steps = tuple((a, b) for a, b in runs if type(a) is int and type(b) is int)
-    if len(steps) != len(pairs):
-        raise ValueError(f"{found!r:.100} are no runs of steps")
-    return steps
 
 
 def _runs(edges: Sequence[int]) -> Runs:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import is_whole
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.format.frame import check_fits
 from shardwrite.format.metadata import ArrayMetadata
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 _MAX_PARTS = 2**53  # whole numbers up to there are exact in a float
 
 
-def _as_whole(value: object) -> int | None:
-    """A whole number as an int, whatever its type; None if it is none."""
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return int(value) if is_whole else None  # type: ignore[call-overload]
-
-
 def check_part(index: object, count: object) -> tuple[int, int]:
     """The number of a part and the number of all parts, if they can be that.
 
@@ -44,15 +38,14 @@ def check_part(index: object, count: object) -> tuple[int, int]:
       them.
     - Raises SpecError unless they are whole numbers with ``0 <= index < count``.
     """
-    i, n = _as_whole(index), _as_whole(count)
-    if i is None or n is None or not 0 <= i < n <= _MAX_PARTS:
+    if not (is_whole(index, 0) and is_whole(count, 1, _MAX_PARTS) and index < count):
         raise SpecError(
             "no such part",
             field="part",
             value=(index, count),
             remedy="give index i of count n with 0 <= i < n, as whole numbers up to 2**53",
         )
-    return i, n
+    return int(index), int(count)
 
 
 def check_n_parts(n_parts: object) -> int | None:
@@ -62,15 +55,14 @@ def check_n_parts(n_parts: object) -> int | None:
     """
     if n_parts is None:
         return None
-    n = _as_whole(n_parts)
-    if n is None or not 1 <= n <= _MAX_PARTS:
+    if not is_whole(n_parts, 1, _MAX_PARTS):
         raise SpecError(
-            "there is at least one part" if n is not None and n < 1 else "not a number of parts",
+            "not a number of parts",
             field="n_parts",
             value=n_parts,
             remedy="give a whole number from 1 to 2**53, or None",
         )
-    return n
+    return int(n_parts)
 
 
 @dataclass(frozen=True, slots=True)

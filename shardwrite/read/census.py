@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import printable
 from shardwrite.grid import Shape
-from shardwrite.results import human, table_text
+from shardwrite.results import Facts, Result, human
 from shardwrite.seams import resolve
 
 Array = npt.NDArray[Any]
@@ -43,7 +43,7 @@ LEGEND_ORDER = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Census:
+class Census(Result):
     """Count of the shards and inner chunks of an array that hold data, and their places.
 
     Attributes
@@ -164,8 +164,9 @@ class Census:
     def __repr__(self) -> str:
         return f"<Census of {printable(self.path)}: {self._told_counts or 'no shards'}>"
 
-    def __str__(self) -> str:
-        return table_text("census", self.rows)
+    def facts(self) -> Facts:
+        """Return what is shown of the census, as text and in notebooks."""
+        return Facts(title="census", subject=self.path, rows=self.rows)
 
     def _repr_html_(self) -> str:
         html: str = resolve("view", "census")(self)

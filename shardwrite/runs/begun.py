@@ -20,7 +20,7 @@ from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.partition import Cuts, Partition
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.array_plan import n_tasks_of
-from shardwrite.seams import open_ref
+from shardwrite.seams import Ref, open_ref
 
 
 def plan_begun(
@@ -85,7 +85,7 @@ def source_begun(run: RunDirectory) -> Any:
 
 def _opened(run: RunDirectory, name: str) -> Any:
     """What a field of a plan on disk names; None if it names nothing."""
-    ref = run.record.refs().get(name)
+    ref: Ref | None = getattr(run.record, name)
     if ref is None:
         return None
     try:

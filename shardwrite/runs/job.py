@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
-from shardwrite.errors import SpecError
+from shardwrite.checks import choice
 from shardwrite.grid import Box, Shape
 from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
@@ -62,22 +62,14 @@ class RunOptions(RunKeywords):
 
     def __post_init__(self) -> None:
         for field, allowed in _CHOICES.items():
-            value = getattr(self, field)
-            if value not in allowed:
-                shown = [choice for choice in allowed if choice not in ("r+", None)]
-                raise SpecError(
-                    "no such choice", field=field, value=value, remedy=f"use one of {shown}"
-                )
+            choice(field, getattr(self, field), allowed, untold=["r+"])
         if self.keep_report:  # rather than when all is written
             needed("report", "run", "a report", field="keep_report", value=True)
 
 
 def for_new_array(options: RunOptions) -> RunOptions:
     """Check the options of a run that makes an array."""
-    if options.mode == "r+":
-        raise SpecError(
-            "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"
-        )
+    choice("mode", options.mode, ("w-", "w"))
     return options
 
 

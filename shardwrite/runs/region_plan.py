@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite.checks import is_whole
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, SpecError
@@ -318,8 +319,7 @@ def cast_block(block: npt.NDArray[Any], dtype: np.dtype[Any], casting: str) -> n
 
 def check_axis(axis: int, ndim: int) -> int:
     """The axis as a non-negative number."""
-    is_integer = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    if not is_integer or not -ndim <= axis < ndim:
+    if not is_whole(axis, -ndim, ndim - 1):
         raise SpecError(
             "no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes"
         )

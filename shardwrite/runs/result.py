@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from shardwrite._version import __version__
@@ -24,6 +23,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target, check_beside
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.plan import Plan
+from shardwrite.records import RecordError, read
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.job import Job, intent_of
 
@@ -85,6 +85,8 @@ class WriteResult(Result):
         commit. None for all other targets.
     """
 
+    _derived = ("throughput", "compression_ratio")
+
     path: str
     n_shards: int
     n_empty_shards: int
@@ -113,14 +115,6 @@ class WriteResult(Result):
     def compression_ratio(self) -> float:
         """Ratio of decoded to stored bytes; 0 if nothing is stored."""
         return self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and properties as a dictionary that can be stored as JSON."""
-        return {
-            **asdict(self),
-            "throughput": self.throughput,
-            "compression_ratio": self.compression_ratio,
-        }
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
@@ -279,18 +273,13 @@ def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResu
 
     All of its shards count as resumed, and its duration is 0.
     """
-    found = (
-        {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)}
-        if kept is not None
-        else {}
-    )
-    wrong = [name for name, value in found.items() if not isinstance(value, _KINDS.get(name, int))]
-    if wrong or not found:
-        what = f"it is wrong in {', '.join(wrong)}" if wrong else "there is none"
+    names = {field.name for field in fields(WriteResult)}
+    try:
+        result = read(WriteResult, {n: v for n, v in (kept or {}).items() if n in names})
+    except RecordError as error:
         raise JournalError(
-            f"the receipt of {path} does not hold a result ({what}); remove the receipt", path=path
-        )
-    result = WriteResult(**found)
+            f"the receipt of {path} does not hold a result ({error}); remove the receipt", path=path
+        ) from error
     return replace(
         result,
         n_reread_chunks=0,
@@ -298,27 +287,6 @@ def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResu
         resumed_nbytes=result.raw_nbytes,
         seconds=0.0,
     )
-
-
-_KINDS: dict[str, type | UnionType] = {
-    "path": str,
-    "layout": str,
-    "seconds": int | float,
-    "peak_nbytes_by_process": dict,
-    "snapshot": str | None,
-    "message": str | None,
-}
-
-
-def _missing(field: Field[Any]) -> Any:
-    """Value for a field that a receipt does not have.
-
-    It is the field's default, because fields with a default were added in later versions. None
-    stands for a field without a default, and is refused afterwards.
-    """
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return None if field.default is MISSING else field.default
 
 
 # ---- The receipt that a run leaves in the array
@@ -335,6 +303,7 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
             directory, job.plan.metadata, ledger, result.to_dict(), job.durability
         )
     before = read_receipt(directory.target) if job.options.mode == "r+" else None
+    contents = Contents.of(ledger.nbytes)
     made = Receipt(
         digest=directory.digest,
         run=directory.run,
@@ -343,10 +312,14 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
         result=result.to_dict(),
-        contents=Contents.of(ledger.nbytes),
+        empty=contents.empty,
+        sizes=contents.sizes,
     )
+    if job.options.mode != "r+":
+        return made
+    made = replace(made, shape=tuple(directory.target.shape))
     if before is None:
-        return made if job.options.mode != "r+" else replace(made, shape=directory.target.shape)
+        return made
     rest = before
     if directory.digest != f"{before.digest}+":
         rest = before.all_replaced()
@@ -357,7 +330,6 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
         digest=before.digest,
         identity=before.identity,
         updates=rest.updates,
-        shape=directory.target.shape,
         accepted=before.accepted,
     )
 
@@ -371,7 +343,8 @@ def _rewritten(directory: RunDirectory, metadata: ArrayMetadata) -> list[UpdateE
         return []
     region = tuple((a, min(b, n)) for (a, b), n in zip(bounds, grid.shape, strict=True))
     identity = replace(identity, region=region)
-    return [UpdateEntry(f"{directory.digest}{directory.run}", identity, directory.run)]
+    digest = f"{directory.digest}{directory.run}"
+    return [UpdateEntry(digest=digest, identity=identity, run=directory.run)]
 
 
 def updated_receipt(
@@ -389,14 +362,21 @@ def updated_receipt(
     """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     update = UpdateEntry(
-        directory.digest,
-        replace(directory.record.identity, metadata=None, window=None),
-        directory.run,
-        finished,
-        result,
+        digest=directory.digest,
+        identity=replace(directory.record.identity, metadata=None, window=None),
+        run=directory.run,
+        finished=finished,
+        result=result,
     )
     before = read_receipt(directory.target) or Receipt(
-        "", "", Identity(), durability, finished, __version__, {}, Contents()
+        digest="",
+        run="",
+        identity=Identity(),
+        durability=durability,
+        finished=finished,
+        version=__version__,
+        result={},
+        empty=None,
     )
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
     changes = (
@@ -501,7 +481,7 @@ def _finished(job: Job, joined: str) -> WriteResult | None:
     planned = job.plan.metadata.document
     wanted = receipt.accepted or planned
     # An update may have made the array grow.
-    shape = receipt.shape if receipt.updates and receipt.shape else wanted["shape"]
+    shape = list(receipt.shape) if receipt.updates and receipt.shape else wanted["shape"]
     if found != without_keys({**wanted, "shape": shape}):
         return None
     return result_from_receipt(receipt.result, job.target.label)

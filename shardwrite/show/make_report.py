@@ -264,7 +264,7 @@ def _joined(spans: Sequence[Span], gap: float) -> list[Span]:
         if key in last and span.start - joined[last[key]].stop < gap:
             before = joined[last[key]]
             stop, n = max(before.stop, span.stop), before.n_shards + span.n_shards
-            joined[last[key]] = replace(before, stop=stop, n_shards=n)
+            joined[last[key]] = before._replace(stop=stop, n_shards=n)
         else:
             last[key] = len(joined)
             joined.append(span)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 from rich.text import Text
 
 from shardwrite.errors import printable
+from shardwrite.records import Check, one_of, read
 from shardwrite.results import Facts, counted, duration, human, table_text
 from shardwrite.show.html import (
     LEFT,
@@ -40,21 +40,26 @@ _FORMAT = 1
 
 _MAX_TEXT = 500
 
-_LARGEST = 2.0**62
-
 
 # ---- Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+_STATE = one_of("done", "open")
+
+
+class Span(NamedTuple):
     """Time for which a thread of a process wrote shards."""
 
-    lane: int  # number of the thread in the picture of the process, from 0
+    # number of the thread in the picture of the process, from 0
+    lane: Annotated[int, range(256)]
     start: float  # seconds since the start of the run, without pauses
     stop: float
     n_shards: int  # number of shards that were committed
-    state: str = "done"  # whether the shards were committed, or the task has not ended
+    # whether the shards were committed, or the task has not ended
+    state: Annotated[str, _STATE] = "done"
+
+
+_LASTS = Check(lambda span: span.start <= span.stop, "a span that stops after its start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,8 @@ class WorkerReport:
     busy_seconds: float = 0.0
     cpu_seconds: float = -1.0
     peak_nbytes: int  # peak of the memory that the run took in it, in bytes
-    spans: tuple[Span, ...] = ()  # when it wrote. Neighbouring spans are joined if there are many.
+    # When it wrote. Neighbouring spans are joined if there are many.
+    spans: tuple[Annotated[Span, _LASTS], ...] = ()
 
     @property
     def n_lanes(self) -> int:
@@ -151,6 +157,9 @@ class RunReport:
         What the report could not tell.
     """
 
+    _format = _FORMAT
+    _grows = True  # since a file tells the advice, too
+
     path: str
     run: str
     state: str
@@ -192,14 +201,8 @@ class RunReport:
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, and the advice, as a dictionary that JSON can hold."""
-        members = asdict(self)
-        for worker, own in zip(self.workers, members["workers"], strict=True):
-            own["spans"] = [
-                [span.lane, round(span.start, 3), round(span.stop, 3), span.n_shards, span.state]
-                for span in worker.spans
-            ]
         advice = [list(pair) for pair in self.advice]
-        return {"format": _FORMAT, **members, "advice": advice}
+        return {"format": _FORMAT, **asdict(self), "advice": advice}
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""
@@ -214,18 +217,7 @@ class RunReport:
         ValueError
             If the text is no report of this format.
         """
-        document = parse_json(data)
-        if not isinstance(document, dict) or document.get("format") != _FORMAT:
-            raise ValueError(f"it is not of format {_FORMAT}")
-        own: dict[str, Any] = _checked(cls, document)
-        own["plan"] = PlanFigures(**_checked(PlanFigures, _mapping(document.get("plan"))))
-        own["workers"] = tuple(_worker_in(_mapping(each)) for each in own["workers"])
-        own["pauses"] = tuple(Pause(**_checked(Pause, _mapping(each))) for each in own["pauses"])
-        own["throughput"] = tuple(_number(each) for each in own["throughput"])
-        causes = own["failures"].items()
-        own["failures"] = {printed(str(cause)): int(_number(n)) for cause, n in causes}
-        own["notes"] = tuple(printed(str(note)) for note in own["notes"])
-        return cls(**own)
+        return read(cls, _printed(parse_json(data)))
 
     def __str__(self) -> str:
         return text_of(self)
@@ -248,56 +240,13 @@ def printed(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:_MAX_TEXT])
 
 
-def _worker_in(found: Mapping[str, Any]) -> WorkerReport:
-    own = _checked(WorkerReport, found)
-    spans = []
-    for row in own["spans"]:
-        if not isinstance(row, list) or len(row) != 5 or row[4] not in ("done", "open"):
-            raise ValueError("spans that are none")
-        lane, start, stop, n = map(_number, row[:4])
-        if not 0 <= lane < _MOST_LANES:
-            raise ValueError("spans that are none")
-        spans.append(Span(int(lane), start, max(start, stop), int(n), row[4]))
-    return WorkerReport(**{**own, "spans": tuple(spans)})
-
-
-_MOST_LANES = 256
-
-_TYPES: dict[str, type | UnionType] = {
-    "str": str,
-    "int": int,
-    "float": int | float,
-    "bool": bool,
-}
-
-
-def _checked(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the fields of a dataclass, each of which has its type."""
-    own = {}
-    for each in fields(kind):
-        value = found.get(each.name)
-        name = str(each.type)
-        wanted = _TYPES.get(name, dict if name.startswith(("dict", "PlanFigures")) else list)
-        is_bool = isinstance(value, bool)
-        if not isinstance(value, wanted) or is_bool != (name == "bool"):
-            raise ValueError(f"{each.name} is missing, or has a wrong type")
-        if name in ("int", "float"):
-            _number(value)
-        own[each.name] = printed(str(value)) if name == "str" else value
-    return own
-
-
-def _number(found: Any) -> float:
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    if not is_number or not math.isfinite(found) or abs(found) > _LARGEST:
-        raise ValueError("a number that is none")
-    return found  # type: ignore[no-any-return]
-
-
-def _mapping(found: Any) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise ValueError("fields that are no objects")  # noqa: TRY004 (of the file)
-    return found
+def _printed(found: Any) -> Any:
+    """What was parsed, of which all texts can be shown."""
+    if isinstance(found, list):
+        return [_printed(each) for each in found]
+    if isinstance(found, dict):
+        return {printed(name): _printed(each) for name, each in found.items()}
+    return printed(found) if isinstance(found, str) else found
 
 
 # ---- Advice on what to change

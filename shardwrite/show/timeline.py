@@ -139,7 +139,7 @@ class _Reader:
                 if "begins" in line:
                     beginning = Beginning.from_dict(line)
                     tasks[beginning.attempt] = (beginning, now)
-                    self._begun[beginning.start, beginning.stop] += 1
+                    self._begun[beginning.begins] += 1
                 elif "failed" in line:
                     worker.failures[_MAX_FAILURES:] = []
                     worker.failures.append(str(line["failed"])[:200])
@@ -158,7 +158,7 @@ class _Reader:
 
     def _entered(self, line: Mapping[str, JSON], worker: Worker) -> Entry:
         """Parse an entry, and enter its shards into the ledger."""
-        entry = Entry.from_dict(line, self._metadata.grid.n_shards)
+        entry = Entry.on_grid(line, self._metadata.grid.n_shards)
         self._n_redone += int(self._ledger.is_done[list(entry.shards)].sum())
         self._ledger.enter(entry, worker.name)
         worker.peak_nbytes = max(worker.peak_nbytes, entry.peak_nbytes)
@@ -196,9 +196,10 @@ class _Reader:
     def _n_shards(self, beginning: Beginning) -> int:
         """Number of shards in the box of a task, without those outside of the grid."""
         counts = self._metadata.grid.counts
-        if not len(beginning.start) == len(beginning.stop) == len(counts):
+        start, stop = beginning.begins
+        if not len(start) == len(stop) == len(counts):
             return 0
-        corners = zip(beginning.start, beginning.stop, counts, strict=True)
+        corners = zip(start, stop, counts, strict=True)
         return math.prod(max(0, min(b, n) - max(0, a)) for a, b, n in corners)
 
     def timeline(self, alive: set[str]) -> Timeline:

@@ -10,8 +10,8 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 
+from shardwrite.checks import whole
 from shardwrite.config.table import RUN_DIR, STORAGE, VIA
 from shardwrite.errors import SpecError
 from shardwrite.slurm.keywords import (
@@ -87,13 +87,7 @@ class Settings(TaskKeywords):
 
     def __post_init__(self) -> None:
         for field_name in ("cores", "lead_seconds"):
-            if getattr(self, field_name) < 1:
-                raise SpecError(
-                    "must be positive",
-                    field=field_name,
-                    value=getattr(self, field_name),
-                    remedy="give 1 or more",
-                )
+            whole(field_name, getattr(self, field_name), "a positive number")
         for line in self.setup:
             if not line.isprintable():
                 raise SpecError(
@@ -273,15 +267,8 @@ class ArrayJob:
     conversion: str = ""  # command of a conversion; empty for a write
 
     def __post_init__(self) -> None:
-        n: object = self.n_parts
-        is_whole = isinstance(n, Integral) and not isinstance(n, bool)
-        if not is_whole or not 1 <= self.n_parts <= _MAX_TASKS:
-            raise SpecError(
-                "not a number of tasks that a job array of SLURM can have",
-                field="n_parts",
-                value=self.n_parts,
-                remedy=f"give a whole number from 1 to {_MAX_TASKS:,}",
-            )
+        what = "a number of tasks that a job array of SLURM can have"
+        whole("n_parts", self.n_parts, what, most=_MAX_TASKS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.plan import Plan
-from shardwrite.results import human, table_text
+from shardwrite.results import Facts, Result, human
 from shardwrite.runs.begun import plan_begun
 from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import targets_at
@@ -48,8 +48,10 @@ _AT_WORK = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "COMPLETING", "CONFIG
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Status(Result):
     """Progress of a run."""
+
+    _derived = ("seconds_left",)
 
     path: str  # path of the array
     is_whole: bool  # whether the array is published and its run has ended
@@ -91,10 +93,6 @@ class Status:
             else None
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Values that JSON can hold, by name."""
-        return {**asdict(self), "seconds_left": self.seconds_left}
-
     @property
     def _remark(self) -> str:
         if self.is_whole:
@@ -106,7 +104,8 @@ class Status:
             ": call shardwrite finalize again" if is_left else ""
         )
 
-    def __str__(self) -> str:
+    def facts(self) -> Facts:
+        """Return what is shown of the progress."""
         left = self.seconds_left
         share = self.n_done_shards / max(1, self.n_shards)
         rows = [
@@ -144,8 +143,8 @@ class Status:
             for (state, reason), n in sorted(states.items())
         ]
         rows.append(("jobs", self.note or "\n".join(jobs) or "none in the queue"))
-        rows += [("warning", text) for text in self.warnings]
-        return table_text("status", rows)
+        notes = [("warning", text) for text in self.warnings]
+        return Facts(title="status", subject=self.path, notes=notes, rows=rows)
 
 
 def status(target: Target) -> Status:

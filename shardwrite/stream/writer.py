@@ -13,12 +13,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import whole
 from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import made_with, method_taking
 from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, SpecError, printable
@@ -87,6 +88,8 @@ class StreamReport(Result):
         Time that callers waited for memory, or for a flush.
     """
 
+    _derived = ("nbytes_per_second",)
+
     path: str
     shape: Shape
     n_blocks: int
@@ -102,10 +105,6 @@ class StreamReport(Result):
     def nbytes_per_second(self) -> float:
         """Decoded bytes per second since the first block, including waits; 0 before it."""
         return self.raw_nbytes / self.seconds if self.seconds else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values as a dictionary that JSON can hold."""
-        return {**asdict(self), "nbytes_per_second": self.nbytes_per_second}
 
     def _rows(self) -> list[tuple[str, str]]:
         accepted, waited = "no blocks yet", duration(self.waited_seconds)
@@ -289,12 +288,8 @@ class ShardWriter:
         self._strategy = for_update(self._target, self._metadata, self._strategy)
         self._kept = KeptShards(self._target, self._metadata, self._strategy)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
-        if n_threads is not None and (
-            isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1
-        ):
-            raise SpecError(
-                "no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more"
-            )
+        if n_threads is not None:
+            whole("n_threads", n_threads, "a number of threads")
         self._durability = self._target.durability(options_from(call, RunOptions).durability)
         self._casting, self._write_empty = casting, call.write_empty_chunks
         engine = LocalEngine("threads")

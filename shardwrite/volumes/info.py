@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from shardwrite.checks import is_whole, whole
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div
@@ -188,9 +189,7 @@ def _remedy(dtype: np.dtype[Any]) -> str:
 def _checked_block(found: Any) -> Shape:
     is_shape = isinstance(found, list) and len(found) == 3
     numbers = list(found) if is_shape else []
-    is_valid = all(
-        isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in numbers
-    )
+    is_valid = all(is_whole(n, 1) for n in numbers)
     if not numbers or not is_valid or math.prod(map(int, numbers)) > MOST_IN_BLOCK:
         remedy = "give three whole numbers along x, y and z, such as (8, 8, 8)"
         raise SpecError("not valid", field=BLOCK_SIZE, value=found, remedy=remedy)
@@ -198,11 +197,7 @@ def _checked_block(found: Any) -> Shape:
 
 
 def _checked_quality(found: Any, least: int) -> int:
-    is_number = isinstance(found, int | np.integer) and not isinstance(found, bool)
-    if not is_number or not least <= found <= 100:
-        remedy = f"give a whole number of {least} to 100"
-        raise SpecError("no quality", field=QUALITY, value=found, remedy=remedy)
-    return int(found)
+    return whole(QUALITY, found, "a quality", least, 100)
 
 
 # ---- The document

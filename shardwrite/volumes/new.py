@@ -8,11 +8,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from shardwrite.checks import choice, is_number, is_whole
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.codecs.stages import chunk_limit
 from shardwrite.errors import SpecError
@@ -291,9 +291,7 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
 
 
 def _check_kind(kind: object, dtype: np.dtype[Any], n_channels: int) -> None:
-    if kind not in KINDS:
-        remedy = f"use one of {list(KINDS)}"
-        raise SpecError("no such kind of volume", field="type", value=kind, remedy=remedy)
+    choice("type", kind, KINDS, what="kind of volume")
     if dtype.name not in _DTYPES:
         is_of_labels = dtype.name == "int64" and kind == "segmentation"
         instead = "uint64" if is_of_labels else _INSTEAD.get(dtype.name)
@@ -362,11 +360,6 @@ def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> Sha
     return made
 
 
-def _is_number(found: Any, kind: type[Any], least: int | None = None) -> bool:
-    is_kind = isinstance(found, kind) and not isinstance(found, bool)
-    return is_kind and (least is None or found >= least)
-
-
 def _several(found: Any) -> list[Any] | None:
     """Numbers that were given as a sequence or an array; None if it is none."""
     if isinstance(found, np.ndarray):
@@ -379,7 +372,7 @@ def _three(found: Any, field: str, *, least: int | None = None) -> Shape:
     """Three whole numbers along x, y and z, or one for all of them."""
     several = _several(found)
     numbers = [found] * 3 if several is None else several
-    is_valid = len(numbers) == 3 and all(_is_number(n, Integral, least) for n in numbers)
+    is_valid = len(numbers) == 3 and all(is_whole(n, least) for n in numbers)
     if not is_valid:
         remedy = "give whole numbers along x, y and z" + (
             "" if least is None else f" of {least} or more, or one for all"
@@ -391,7 +384,7 @@ def _three(found: Any, field: str, *, least: int | None = None) -> Shape:
 def _resolution(found: Any) -> list[int | float]:
     numbers = _several(found) or []
     is_valid = len(numbers) == 3 and all(
-        _is_number(n, Real) and 0 < n <= sys.float_info.max for n in numbers
+        is_number(n) and 0 < n <= sys.float_info.max for n in numbers
     )
     if not is_valid:
         remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"

@@ -23,6 +23,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError
@@ -521,7 +522,7 @@ class PrecomputedShards:
 def _checked_size(found: object) -> Shape:
     if not isinstance(found, list) or len(found) != 3:
         raise SpecError("not three numbers", field=_SIZE, value=found, remedy=_FROM_INFO)
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in found):
+    if not all(is_whole(n, 1) for n in found):
         raise SpecError("not a size in voxels", field=_SIZE, value=found, remedy=_FROM_INFO)
     return tuple(found)
 

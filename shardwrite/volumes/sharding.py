@@ -19,12 +19,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import choice, whole
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, index_limit
 from shardwrite.errors import CorruptShardError, SpecError
@@ -138,21 +138,14 @@ class ShardingParameters:
 
     def __post_init__(self) -> None:
         for field in ("preshift_bits", "minishard_bits", "shard_bits"):
-            value = getattr(self, field)
-            is_number = isinstance(value, Integral) and not isinstance(value, bool)
-            if not is_number or not 0 <= value <= _ID_BITS:
-                remedy = f"give an integer from 0 to {_ID_BITS}"
-                raise SpecError("not a number of bits", field=field, value=value, remedy=remedy)
-            object.__setattr__(self, field, int(value))  # numpy's cannot be written as JSON
+            value = whole(field, getattr(self, field), "a number of bits", least=0, most=_ID_BITS)
+            object.__setattr__(self, field, value)  # numpy's cannot be written as JSON
         for field, known in (
             ("hash", HASHES),
             ("minishard_index_encoding", ENCODINGS),
             ("data_encoding", ENCODINGS),
         ):
-            value = getattr(self, field)
-            if value not in known:
-                remedy = f"use one of {list(known)}"
-                raise SpecError("not known", field=field, value=value, remedy=remedy)
+            choice(field, getattr(self, field), known)
         if self.minishard_bits + self.shard_bits > _ID_BITS:
             raise SpecError(
                 f"with minishard_bits={self.minishard_bits} these are more than the {_ID_BITS} "

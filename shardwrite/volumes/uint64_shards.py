@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.checks import choice, whole
 from shardwrite.codecs import stages
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
@@ -57,15 +58,13 @@ class UInt64Written(Result):
     n_kept: int
     nbytes: int
 
-    def __str__(self) -> str:
-        kept = f"; {counted(self.n_kept, 'shard')} kept" if self.n_kept else ""
-        return (
-            f"{counted(self.n_chunks, 'chunk')} in {counted(self.n_shards, 'shard')}, "
-            f"{human(self.nbytes)}{kept}"
-        )
+    @property
+    def _amount(self) -> str:
+        shards = counted(self.n_shards, "shard")
+        return f"{counted(self.n_chunks, 'chunk')} in {shards}, {human(self.nbytes)}"
 
     def __repr__(self) -> str:
-        return f"<UInt64Written: {self}>"
+        return f"<UInt64Written: {self._amount}>"
 
     def facts(self) -> Facts:
         """Return what is shown of the result, as text and in notebooks."""
@@ -74,7 +73,7 @@ class UInt64Written(Result):
             (f"{self.n_shards:,}", "shards"),
             (human(self.nbytes), "stored"),
         ]
-        rows = [("shards that were kept", f"{self.n_kept:,}")]
+        rows = [("written", self._amount), ("kept", counted(self.n_kept, "shard"))]
         return Facts(title="chunks by id", headline=headline, rows=rows)
 
 
@@ -107,25 +106,19 @@ class UInt64Report(Result):
         """Whether no fault was found."""
         return not self.problems
 
-    def __str__(self) -> str:
-        first = (
-            f"{counted(self.n_shards, 'shard')}, {counted(self.n_chunks, 'chunk')}, "
-            f"{human(self.stored_nbytes)}"
-        )
-        if self.unused_nbytes:
-            first += f", of which {human(self.unused_nbytes)} are named by no index"
-        problems = (f"{key}: {message}" for key, message in self.problems)
-        return "\n".join([first, *problems, *(f"warning: {text}" for text in self.warnings)])
+    @property
+    def _amount(self) -> str:
+        return f"{counted(self.n_chunks, 'chunk')} in {counted(self.n_shards, 'shard')}"
 
     def __repr__(self) -> str:
         found = counted(len(self.problems), "problem") if self.problems else "no problems"
-        return (
-            f"<UInt64Report: {counted(self.n_chunks, 'chunk')} in "
-            f"{counted(self.n_shards, 'shard')}, {found}>"
-        )
+        return f"<UInt64Report: {self._amount}, {found}>"
 
     def facts(self) -> Facts:
         """Return what is shown of the result, as text and in notebooks."""
+        rows = [("good", f"{self._amount}, {human(self.stored_nbytes)}")]
+        if self.unused_nbytes:
+            rows.append(("unused", f"{human(self.unused_nbytes)} are named by no index"))
         return Facts(
             title="verified",
             headline=[
@@ -136,7 +129,7 @@ class UInt64Report(Result):
             ],
             problems=self.problems,
             notes=[("warning", text) for text in self.warnings],
-            rows=[("bytes that no index names", human(self.unused_nbytes))],
+            rows=rows,
         )
 
 
@@ -325,9 +318,7 @@ class UInt64Shards(Mapping[int, bytes]):
             If an index of a shard that is updated is damaged, or some of its bytes belong to
             nothing, so that they would be lost.
         """
-        if existing not in _EXISTING:
-            remedy = f"use one of {list(_EXISTING)}"
-            raise SpecError("not known", field="existing", value=existing, remedy=remedy)
+        choice("existing", existing, _EXISTING)
         if not hasattr(values, "keys"):  # as not only instances of Mapping have
             raise SpecError(
                 "not a mapping",
@@ -562,9 +553,7 @@ class UInt64Shards(Mapping[int, bytes]):
     ) -> int:
         reading = self._files
         store = to_write(reading.store)
-        if durability not in (None, *DURABILITIES):
-            remedy = f"use one of {list(DURABILITIES)}"
-            raise SpecError("not known", field="durability", value=durability, remedy=remedy)
+        choice("durability", durability, (None, *DURABILITIES))
         level = durability_in(store, durability)
         for capability in (Capability.PATCH, Capability.SKIP, Capability.COPY):
             require(store, capability, field="store", value=type(store).__name__)
@@ -664,9 +653,7 @@ def _in_threads(function: Callable[[Any], T], items: list[Any], threads: int | N
     """Results of a function; after an error, what has not begun does not begin."""
     if threads is None:
         threads = n_cores()
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        remedy = "give a positive number"
-        raise SpecError("not a number of threads", field="threads", value=threads, remedy=remedy)
+    whole("threads", threads, "a number of threads")
     if min(threads, len(items)) <= 1:
         yield from map(function, items)
         return

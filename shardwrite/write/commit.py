@@ -270,7 +270,7 @@ def _committed(
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     """Journal line for the beginning of an attempt at the shards of a group."""
     shards = spec.metadata.grid.shard_range(group)
-    return Beginning(attempt, shards.start, shards.stop)
+    return Beginning(attempt, (shards.start, shards.stop))
 
 
 def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 
 import dask
 import pytest
@@ -33,7 +34,12 @@ def store():
 
 def of_another_host(store, beat=0, ttl=0.3):
     """A lease that a process on another host has left."""
-    record = LeaseRecord("theirs", "before", Process(host="elsewhere", pid=7, ttl=ttl), beat)
+    record = LeaseRecord(
+        holder="theirs",
+        state="before",
+        beat=beat,
+        process=Process(host="elsewhere", pid=7, ttl=ttl),
+    )
     store.put_object(LEASE, record.to_json())
     return record
 
@@ -90,8 +96,9 @@ def test_a_lease_of_a_process_that_is_gone_is_taken_at_once(store, monkeypatch):
     from shardwrite.journal.lease import this_process
 
     me = this_process().to_dict()
+    record = of_another_host(store)
     gone = Process.from_dict({**me, "started": "1"})
-    store.put_object(LEASE, LeaseRecord("theirs", "before", gone).to_json())
+    store.put_object(LEASE, replace(record, process=gone).to_json())
     monkeypatch.setattr(bucket_lease.time, "sleep", lambda seconds: pytest.fail("it waits"))
     assert BucketLease(store, "x").take(nothing) == "before"
 
@@ -101,7 +108,7 @@ def test_a_lease_whose_answer_was_lost_is_still_held(store):
     lease.take(nothing)
     found, _ = read_lease(store)
     # As if a renewal had been done, and its answer had not arrived.
-    store.put_object(LEASE, LeaseRecord(found.holder, "", found.process, 77).to_json())
+    store.put_object(LEASE, replace(found, state="", beat=77).to_json())
     assert lease.renew("", None)
 
 

@@ -18,11 +18,12 @@ from helpers import all_in
 
 import shardwrite
 from shardwrite import AppendOnly, JournalError, ShardWriter
-from shardwrite.journal.plan_record import EarlierVersionError, LaterFormatError, RunRecord
+from shardwrite.journal.plan_record import EarlierVersionError, RunRecord
 from shardwrite.journal.process import Process
 from shardwrite.journal.receipt import Receipt, UpdateEntry
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.plan.identity import Identity, ShardWindow
+from shardwrite.records import LaterFormatError, RecordError
 from shardwrite.runs.job import intent_of
 
 KEYWORDS = {"shards": 16, "chunks": 8}
@@ -199,7 +200,7 @@ def test_a_run_that_copies_encoded_chunks_says_so(tmp_path, begun, x):
     assert json.loads(data)["copies"] is True
     assert copying.to_json() == data
     seams.change_plan(plan, copies="some")
-    with pytest.raises(JournalError, match="does not say whether it copies chunks"):
+    with pytest.raises(JournalError, match="'copies' must be true or false"):
         shardwrite.write_part(x, path, 0, 1)
 
 
@@ -303,32 +304,39 @@ def test_a_record_of_a_later_format_is_told():
 @pytest.mark.parametrize(
     ("harm", "match"),
     [
-        ({"format": "1"}, "format is no number"),
-        ({"format": True}, "format is no number"),
-        ({"format": 0}, "format is no number"),
-        ({"run": "../x"}, "name its run"),
-        ({"digest": 3}, "name its run"),
-        ({"identity": []}, "name its run"),
-        ({"mode": "a"}, "how it writes"),
-        ({"durability": "some"}, "how it writes"),
-        ({"replaces": None}, "what it replaces"),
+        ({"format": "1"}, "'format' must be a number from 1 on"),
+        ({"format": True}, "'format' must be a number"),
+        ({"format": 0}, "'format' must be a number"),
+        ({"run": "../x"}, "'run' must be a name of letters and digits"),
+        ({"digest": 3}, "'digest' must be a text"),
+        ({"identity": []}, "'identity' must be an object"),
+        ({"mode": "a"}, "'mode' must be one of 'w-', 'w', 'r\\+'"),
+        ({"durability": "some"}, "'durability' must be one of 'full', 'batch', 'none'"),
+        ({"replaces": None}, "'replaces' must be true or false"),
         ({"mode": "r+"}, "in two ways"),
         ({"identity": {"mode": "r+"}}, "in two ways"),
-        ({"shards_from": [[0]]}, "which shards"),
-        ({"shards_from": [[0], [-1]]}, "which shards"),
-        ({"shards_from": [[0], [1, 1]]}, "have no place"),
-        ({"identity": {"region": [[3, 2]]}}, "which region"),
-        ({"identity": {"region": None}}, "which region"),
-        ({"identity": {"region": [[0, 2**63]]}}, "which region"),
-        ({"identity": {"metadata": []}}, "'metadata' is no object"),
-        ({"identity": {"metadata": {"window": 1}, "region": [[0, 1]]}}, "which part"),
-        ({"identity": {"units": [1]}}, "units have no edges"),
-        ({"identity": {"source": 5}}, "'source' is not of the type str"),
-        ({"identity": {"append_axis": True}}, "'append_axis' is not of the type int"),
-        ({"identity": {"stream": 1}}, "'stream' is not of the type bool"),
-        ({"document_crc32c": "x"}, "for which array"),
-        ({"array": 1}, "for which array"),
-        ({"strategy": "fixed-order"}, "write strategy"),
+        ({"shards_from": [[0]]}, "'shards_from' must be a list of 2"),
+        ({"shards_from": [[0], [-1]]}, r"'shards_from\[1\]\[0\]' must be a whole number from 0 on"),
+        ({"shards_from": [[0], [1, 1]]}, "'shards_from' must be shards with a place"),
+        ({"identity": {"region": [[3, 2]]}}, "'identity.region' must be a region"),
+        ({"identity": {"region": [[0, 2**63]]}}, r"'identity.region\[0\]\[1\]' must be a whole"),
+        ({"identity": {"metadata": []}}, "'identity.metadata' must be an object"),
+        (
+            {"identity": {"metadata": {"window": 1}, "region": [[0, 1]]}},
+            "'identity.window' must be",
+        ),
+        ({"identity": {"units": [1]}}, r"'identity.units\[0\]' must be a list"),
+        ({"identity": {"source": 5}}, "'identity.source' must be a text"),
+        ({"identity": {"append_axis": True}}, "'identity.append_axis' must be a whole number"),
+        ({"identity": {"stream": 1}}, "'identity.stream' must be true or false"),
+        ({"document_crc32c": "x"}, "'document_crc32c' must be a whole number"),
+        ({"array": 1}, "'array' must be a text"),
+        ({"strategy": "fixed-order"}, "'strategy' must be an object"),
+        (
+            {"strategy": {"name": "a", "configuration": {}, "more": 1}},
+            "'strategy.more' must be absent",
+        ),
+        ({"strategy": {"name": "a"}}, "'strategy.configuration' must be there"),
     ],
     ids=str,
 )
@@ -340,7 +348,8 @@ def test_facts_that_no_run_has(begun, harm, match):
 
 
 @pytest.mark.parametrize(
-    ("missing", "match"), [("shards_from", "which shards"), ("region", "which region")]
+    ("missing", "match"),
+    [("shards_from", "which shards"), ("region", "which region"), ("its region", "which region")],
 )
 def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
     x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
@@ -355,12 +364,24 @@ def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
     )
     found = record.to_dict()
     assert RunRecord.from_json(json.dumps(found).encode(), is_update=True) == record
-    if missing == "region":
+    if missing == "its region":
+        found["identity"] = {**found["identity"], "region": None}
+    elif missing == "region":
         found["identity"] = {k: v for k, v in found["identity"].items() if k != "region"}
     else:
         del found["shards_from"]
     with pytest.raises(ValueError, match=match):
         RunRecord.from_json(json.dumps(seams.seal(found)).encode(), is_update=True)
+
+
+def test_an_error_tells_the_record_and_what_was_expected(begun):
+    _, plan = begun
+    seams.change_plan(plan, identity={"units": [[0, -1]]})
+    with pytest.raises(RecordError) as error:
+        RunRecord.from_json(plan.read_bytes(), is_update=False)
+    told = error.value
+    assert (told.record, told.field) == ("RunRecord", "identity.units[0][1]")
+    assert told.expected == "a whole number from 0 on"
 
 
 def test_an_update_in_a_receipt_keeps_what_a_later_version_adds():
@@ -372,9 +393,9 @@ def test_an_update_in_a_receipt_keeps_what_a_later_version_adds():
         "result": {"n_shards": 1},
         "later": [1],
     }
-    assert UpdateEntry.from_json(entry).to_dict() == entry
+    assert UpdateEntry.from_dict(entry).to_dict() == entry
     short = {"digest": "a", "identity": {"region": []}}
-    assert UpdateEntry.from_json(short).to_dict() == short
+    assert UpdateEntry.from_dict(short).to_dict() == short
 
 
 @pytest.mark.parametrize(
@@ -383,8 +404,8 @@ def test_an_update_in_a_receipt_keeps_what_a_later_version_adds():
     ids=str,
 )
 def test_an_update_in_a_receipt_that_is_none(harm):
-    with pytest.raises(ValueError, match=r"updates that are none|which region"):
-        UpdateEntry.from_json({"digest": "a", "identity": {"region": []}, **harm})
+    with pytest.raises(ValueError, match="must be"):
+        UpdateEntry.from_dict({"digest": "a", "identity": {"region": []}, **harm})
 
 
 def test_a_process_is_what_can_be_read_of_it():

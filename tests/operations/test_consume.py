@@ -269,12 +269,12 @@ def test_a_record_that_cannot_be_synced(tmp_path, monkeypatch):
     src, dst = flat(tmp_path / "a"), tmp_path / "b"
     before, enter = payloads(src), seams.real("record what was compared")
 
-    def no_space(self, checked):
+    def no_space(self, *columns):
         with monkeypatch.context() as patched:
             patched.setattr(
                 os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOSPC, ""))
             )
-            return enter(self, checked)
+            return enter(self, *columns)
 
     with monkeypatch.context() as patched:
         patched.setattr(*seams.step("record what was compared"), no_space)

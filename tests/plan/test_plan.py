@@ -98,7 +98,7 @@ def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
     check_partition(partition, grid)
     assert (
         Partition.from_cuts(
-            Cuts.from_json(json.loads(json.dumps(partition.cuts.to_dict()))), grid.shape
+            Cuts.from_dict(json.loads(json.dumps(partition.cuts.to_dict()))), grid.shape
         )
         == partition
     )

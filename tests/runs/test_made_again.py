@@ -27,7 +27,7 @@ from shardwrite import (
     write_region,
 )
 from shardwrite.journal import receipt
-from shardwrite.journal.receipt import Contents, Receipt
+from shardwrite.journal.receipt import Receipt
 from shardwrite.plan.identity import Identity
 
 FEW = {"shards": 4, "chunks": 2}
@@ -239,8 +239,17 @@ def test_attributes_that_nobody_could_read_again_are_refused(tmp_path):
 
 
 def test_a_receipt_with_very_many_empty_shards_can_be_read_again():
-    holes = [[2 * n, 1] for n in range(20_000)]
-    found = Receipt("d", "r", Identity(), "full", "now", "0", {}, Contents(holes))
+    holes = tuple((2 * n, 1) for n in range(20_000))
+    found = Receipt(
+        digest="d",
+        run="r",
+        identity=Identity(),
+        durability="full",
+        finished="now",
+        version="0",
+        result={},
+        empty=holes,
+    )
     assert Receipt.decode(found.encode()) == found
     with dask.config.set({"shardwrite.read.limit": "1MiB"}):
-        assert Receipt.decode(found.encode()).contents.empty is None
+        assert Receipt.decode(found.encode()).empty is None
