@@ -29,7 +29,8 @@ class Jobs:
         self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="shardwrite-stream")
         self.changed = threading.Condition()
         self.held_nbytes = self.peak_nbytes = 0
-        self._n_jobs = 0
+        self._waiting: set[object] = set()  # tickets of the jobs that have not begun
+        self._n_running = 0
         self._error: BaseException | None = None
 
     def check(self) -> None:
@@ -47,20 +48,24 @@ class Jobs:
 
         - Raises RuntimeError if the system allows no thread for it.
         """
-        with self.changed:
-            self._n_jobs += 1
-        turn = threading.Lock()  # is taken by who counts the job as ended
+        ticket = object()
         try:
-            self._pool.submit(self._run, turn, job, arguments)
+            with self.changed:
+                self._waiting.add(ticket)
+            self._pool.submit(self._run, ticket, job, arguments)
         except BaseException as error:
-            self.fail(error)
-            # The job is in the queue of the pool, where a thread may take it, if there is one.
-            self._end(turn)
+            if isinstance(error, Exception):  # and no Ctrl-C, of which the writer tells
+                self.fail(error)
+            with self.changed:  # if the queue of the pool has the job, no thread begins it any more
+                self._waiting.discard(ticket)
             raise
 
-    def _run(
-        self, turn: threading.Lock, job: Callable[..., None], arguments: Sequence[Any]
-    ) -> None:
+    def _run(self, ticket: object, job: Callable[..., None], arguments: Sequence[Any]) -> None:
+        with self.changed:
+            if ticket not in self._waiting:
+                return  # its submission was interrupted
+            self._waiting.remove(ticket)
+            self._n_running += 1
         try:
             with busy():
                 if self._error is None:
@@ -68,19 +73,18 @@ class Jobs:
         except BaseException as error:  # noqa: BLE001 (kept, and raised later)
             self.fail(error)
         finally:
-            self._end(turn)
-
-    def _end(self, turn: threading.Lock) -> None:
-        """Count a job as ended, once."""
-        if turn.acquire(blocking=False):
             with self.changed:
-                self._n_jobs -= 1
+                self._n_running -= 1
                 self.changed.notify_all()
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._waiting or self._n_running)
 
     def idle(self) -> None:
         """Wait for the end of all jobs, and raise the exception of a job."""
         with self.changed:
-            self.changed.wait_for(lambda: self._n_jobs == 0)
+            self.changed.wait_for(lambda: self._is_idle)
         self.check()
 
     def wait(self) -> bool:
@@ -89,7 +93,7 @@ class Jobs:
         If no job is submitted or running, return False at once. An exception of a job is raised.
         """
         with self.changed:
-            is_busy = self._n_jobs > 0
+            is_busy = not self._is_idle
             if is_busy:
                 self.changed.wait()
         self.check()

@@ -10,9 +10,9 @@ import zarr
 
 import shardwrite
 from shardwrite import IncompleteError, ShardwriteError, ShardWriter, SpecError
-from shardwrite.stream import window, writer
+from shardwrite.stream import backlog, window, writer
 
-FILES = {window.__file__, writer.__file__}
+FILES = {backlog.__file__, window.__file__, writer.__file__}
 
 
 class At:
