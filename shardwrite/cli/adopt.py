@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import Any
 
@@ -64,4 +63,4 @@ def adopt(
             done = preview_adopt(AdoptArguments(paths, array, **options))
         else:
             done = shardwrite.adopt(paths, array, progress=not as_json, **options)
-    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(done.to_json() if as_json else str(done))

@@ -75,7 +75,7 @@ def verify(
         report = check(
             array, name, deep=deep, against=compared, accept=accept and not dry_run, quiet=as_json
         )
-    echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    echo(report.to_json() if as_json else str(report))
     exit_unless_good(report)
 
 
@@ -177,7 +177,7 @@ def census(
     if png_path:
         write_png(found, png_path, is_dark=is_dark)
     if as_json:
-        echo(json.dumps(found.to_dict(), indent=2))
+        echo(found.to_json())
         return
     echo(str(found))
     console = Console()
@@ -232,6 +232,6 @@ def repair(
             progress=not as_json,
             **options,
         )
-    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(done.to_json() if as_json else str(done))
     if not done.is_done:
         raise SystemExit(INCOMPLETE)

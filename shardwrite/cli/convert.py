@@ -228,7 +228,7 @@ def _do_step(
         else:
             part = options["part"]
             done = shardwrite.convert_part(src, dst, *part, progress=not as_json, **of_part)
-    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(done.to_json() if as_json else str(done))
 
 
 def _submit(
@@ -305,7 +305,7 @@ def _do_all(
             from shardwrite.cli.jobs import convert_with_jobs
 
             done = convert_with_jobs(src, dst, given, **how)
-    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(done.to_json() if as_json else str(done))
 
 
 # ---- The commands

@@ -217,7 +217,7 @@ def write_part(
             memory_limit=memory_limit,
             progress=not as_json,
         )
-    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(result.to_json() if as_json else str(result))
 
 
 @click.command(cls=Grouped)
@@ -252,7 +252,7 @@ def finalize(
         result = shardwrite.finalize(
             dst, name=name, n_parts=n_parts, keep_report=keep_report, progress=not as_json
         )
-    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(result.to_json() if as_json else str(result))
 
 
 def show_status(dst: str, name: str | None, *, as_json: bool) -> None:
@@ -260,7 +260,7 @@ def show_status(dst: str, name: str | None, *, as_json: bool) -> None:
     from shardwrite.slurm.status import status
 
     found = status(fetched(resolve_target(dst, name, is_read=True)))
-    echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    echo(found.to_json() if as_json else str(found))
     if not found.is_whole:
         raise SystemExit(INCOMPLETE)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,7 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
             return
         options["mode"] = "w" if options.pop("overwrite") else "w-"
         done = transfer(src, dst, progress=not as_json, **options)
-    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(done.to_json() if as_json else str(done))
 
 
 @click.command(cls=Grouped)

@@ -126,7 +126,7 @@ def update(
             echo(made.to_json() if as_json else str(made))
             return
         result = shardwrite.write_region(x, array, progress=not as_json, **options)
-    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(result.to_json() if as_json else str(result))
 
 
 @click.command(cls=Grouped)
@@ -166,7 +166,7 @@ def erase(
             echo(made.to_json() if as_json else str(made))
             return
         result = shardwrite.erase(array, region, strategy=how, **options)
-    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(result.to_json() if as_json else str(result))
 
 
 @click.command(cls=Grouped)
@@ -196,7 +196,7 @@ def compact(
             if dry_run
             else shardwrite.compact(array, progress=not as_json, **options)
         )
-    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(done.to_json() if as_json else str(done))
 
 
 @click.command(cls=Grouped)
