@@ -54,8 +54,11 @@ def flag(field: str, value: Any) -> bool:
 def choice(
     field: str, value: Any, allowed: Collection[Any], *, what: str = "choice", untold: Any = ()
 ) -> None:
-    """Refuse what is none of some values, of which None and the `untold` ones are not told."""
-    if value not in allowed:
+    """Refuse what is none of some values, of which None and the `untold` ones are not told.
+
+    The values are texts, None, True and False. A 1 is not True, and a 0 is not False.
+    """
+    if not any(value is one or (isinstance(value, str) and value == one) for one in allowed):
         told = [one for one in allowed if one is not None and one not in untold]
         remedy = f"use one of {told}"
         raise SpecError(f"no such {what}", field=field, value=value, remedy=remedy)

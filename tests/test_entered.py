@@ -12,9 +12,9 @@ from entered import Entered, entered_by
 
 # Rooms that any writer needs, and the front
 WRITING = {
-    *("_lazy", "codecs", "config", "encode", "engines", "entry", "format", "front", "grid"),
-    *("host", "journal", "operations", "options", "place", "plan", "results", "runs", "seams"),
-    *("stores", "write"),
+    *("_lazy", "checks", "codecs", "config", "encode", "engines", "entry", "format", "front"),
+    *("grid", "host", "journal", "operations", "options", "place", "plan", "records", "results"),
+    *("runs", "seams", "stores", "write"),
 }
 # What only updates, changes in place, arrays that are there, and blocks that wait need
 OF_OTHERS = {

@@ -57,6 +57,9 @@ def test_room_between_chunks_in_buffers_of_any_size():
         def write_at(self, offset, data):
             self.data[offset : offset + len(data)] = data
 
+        def protect(self, is_protected):
+            pass
+
     for per_batch, is_joined in ((400, True), (7, True), (64, False), (1, False)):
         room, writer = PieceRoom(frame), Writer()
         for first in range(0, len(ranks), per_batch):

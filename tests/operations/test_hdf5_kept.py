@@ -438,7 +438,7 @@ def test_conversions_on_the_command_line(tmp_path):
     told = printed("unshard", path, tmp_path / "n", "--consume", "--dry-run", code=2)
     assert "leave --consume out" in told
     told = printed("reshard", path, tmp_path / "n", "--init", "--drop-hdf5", code=2)
-    assert "--drop-hdf5 is for a call with --in-place" in told
+    assert "--drop-hdf5 does not go with --init" in told
     printed("reshard", path, tmp_path / "n", "--shards", "4,4")
     printed("unshard", path, "--in-place", "--drop-hdf5")
 
