@@ -247,6 +247,13 @@ CONTESTANTS: dict[str, Contestant] = {
     for entry in (
         Contestant("shardwrite", _with_durability("none"), "shardwrite"),
         Contestant(
+            "shardwrite-old",
+            _with_durability("none"),
+            "shardwrite",
+            note="the commit that --old names",
+            is_asked_for=True,
+        ),
+        Contestant(
             "shardwrite-no-journal",
             _without_journal("none"),
             "shardwrite",

@@ -1,6 +1,8 @@
 """Compare writers side by side: `python -m benchmarks.side_by_side`.
 
 Every measurement runs in a process of its own; contestants alternate, and each repeat starts with another one.
+With ``--old``, a commit or a checkout, the contestant ``shardwrite-old`` is the package of that version. Give this
+version itself to see how far two equal contestants differ.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from benchmarks.aims import aims_markdown, memory_markdown
 from benchmarks.cases import SCALES, Case, select
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.data import ensure_source
-from benchmarks.measure import machine, versions
+from benchmarks.measure import checked_out, machine, versions
 from benchmarks.plots import plot_chunk_sizes
 from benchmarks.report import Report, cell_text
 
@@ -30,9 +32,13 @@ __all__ = ["main", "run"]
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def _environment(name: str, threads: int) -> dict[str, str]:
+def _environment(name: str, threads: int, old: Path | None) -> dict[str, str]:
     environment = dict(os.environ)
-    paths = [str(_ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(_ROOT)]
+    if name == "shardwrite-old":
+        paths.insert(0, str(old))
+        environment["PYTHONSAFEPATH"] = "1"  # the directory of the process is that of this version
+    paths = [*paths, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     count = str(threads)
     for variable in (
@@ -45,8 +51,21 @@ def _environment(name: str, threads: int) -> dict[str, str]:
     return environment | CONTESTANTS[name].environment
 
 
+def _package_of(commit: str, workplace: Path) -> Path:
+    """A directory with nothing but the package of a version; the benchmarks are those of this one."""
+    alone = workplace / "package"
+    alone.mkdir()
+    (alone / "shardwrite").symlink_to(checked_out(commit, workplace / "old") / "shardwrite")
+    return alone
+
+
 def _spawn(
-    case: Case, name: str, options: argparse.Namespace, sources: Path, workplace: Path
+    case: Case,
+    name: str,
+    options: argparse.Namespace,
+    sources: Path,
+    workplace: Path,
+    old: Path | None,
 ) -> dict[str, Any]:
     """Measure once in a fresh process; whatever goes wrong there is a FAIL."""
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=workplace))
@@ -69,7 +88,7 @@ def _spawn(
     try:
         ended = subprocess.run(
             command,
-            env=_environment(name, options.threads),
+            env=_environment(name, options.threads, old),
             cwd=_ROOT,
             capture_output=True,
             text=True,
@@ -113,6 +132,7 @@ def run(options: argparse.Namespace, console: Console) -> Report:
     workplace = Path(tempfile.mkdtemp(prefix="side-by-side-", dir=base))
     sources = (base or workplace) / "sources"
     try:
+        old = _package_of(options.old, workplace) if options.old else None
         report = Report(
             machine=machine(workplace),
             versions=versions(),
@@ -122,6 +142,7 @@ def run(options: argparse.Namespace, console: Console) -> Report:
                 "repeats": options.repeats,
                 "once_above": options.once_above,
                 "contestants": names,
+                "old": options.old,
             },
         )
         for case in cases:
@@ -133,7 +154,7 @@ def run(options: argparse.Namespace, console: Console) -> Report:
                         case, name, options.once_above
                     ):
                         continue
-                    measured = _spawn(case, name, options, sources, workplace)
+                    measured = _spawn(case, name, options, sources, workplace, old)
                     report.add(case, name, measured)
                     console.print(
                         f"{case.name} #{repeat + 1} {name}: {cell_text(measured)}",
@@ -175,6 +196,7 @@ def main() -> int:
         help=f"comma-separated, of {', '.join(CONTESTANTS)}",
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--old", help="a commit, or a checkout, whose package is shardwrite-old")
     text = "who once took more than so many seconds for a case is not repeated there"
     parser.add_argument("--once-above", type=float, metavar="SECONDS", help=text)
     parser.add_argument("--scale", choices=SCALES, default="default")
@@ -204,6 +226,8 @@ def main() -> int:
         parser.error(
             f"no contestant is called {', '.join(unknown)}; there are {', '.join(CONTESTANTS)}"
         )
+    if ("shardwrite-old" in options.contestants) != bool(options.old):
+        parser.error("--old and the contestant shardwrite-old go together")
     console = Console()
     if not console.is_terminal:
         console = Console(width=132)

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import checked_out
+
 __all__ = ["CASES", "main"]
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -75,18 +77,6 @@ CASES = {
     f"{_COMPARED}: first task on a worker": Case(_on_worker(_ZARR), ("ARRAY",), tells=True),
     "shardwrite writes: first task on a worker": Case(_on_worker(_OURS), ("ARRAY",), tells=True),
 }
-
-
-def _checked_out(commit: str, into: Path) -> Path:
-    """The tree of a commit, or the directory that was named."""
-    if Path(commit).is_dir():
-        return Path(commit).resolve()
-    archive = subprocess.run(
-        ["git", "archive", commit], cwd=_ROOT, check=True, stdout=subprocess.PIPE
-    )
-    into.mkdir()
-    subprocess.run(["tar", "-x", "-C", into], input=archive.stdout, check=True)
-    return into
 
 
 def _installed(root: Path, into: Path) -> Path:
@@ -222,7 +212,7 @@ def main() -> None:
         directory, pythons = Path(scratch), {"": given.python}
         roots = {"this": _ROOT}
         if given.old:
-            roots["old"] = _checked_out(given.old, directory / "checkout")
+            roots["old"] = checked_out(given.old, directory / "checkout")
         if given.installed:
             roots = {
                 name: _installed(root, directory / name / "site") for name, root in roots.items()
