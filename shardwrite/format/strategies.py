@@ -548,6 +548,28 @@ class AppendOnly(Strategy):
         )
 
 
+def labelled(label: str) -> Strategy:
+    """Strategy of this package with a given label; its `max_unused` is the default.
+
+    Plans that older versions have left on disk have nothing but the label.
+
+    Examples
+    --------
+    >>> labelled("fixed-order (F)")
+    FixedOrder(order='F', in_place=False, max_unused=0.25)
+    """
+    orders = sorted(set(ORDER_ALIASES.values()))
+    for in_place in (False, True):
+        known: list[Strategy] = [
+            AppendOnly(in_place=in_place),
+            *(FixedOrder(order, in_place=in_place) for order in orders),
+        ]
+        for strategy in known:
+            if strategy.label == label:
+                return strategy
+    raise ValueError(f"no strategy has the label {label!r}")
+
+
 def as_strategy(value: object) -> Strategy:
     """Strategy for a user's argument: an instance, a strategy's name, or an order's name.
 

@@ -13,6 +13,7 @@ from typing import Any
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.strategies import labelled
 from shardwrite.grid import ShardGrid
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.plan.estimate import Resources
@@ -39,10 +40,12 @@ def plan_begun(
         if None in (what.strategy, what.source, what.write_empty_chunks, layout):
             raise ValueError("it is not the plan of a whole array")  # noqa: TRY301 (told below)
         strategy, format_ = _opened(run, "strategy"), _opened(run, "shard_format")
+        if strategy is None:  # an older version began the run
+            strategy = labelled(str(what.strategy))
         metadata = parse_metadata(json.dumps(run.document))
         own = metadata.shard_format
         is_other = format_ is not None and (own is None or own.to_dict() != format_.to_dict())
-        if strategy is None or strategy.label != what.strategy or is_other:
+        if strategy.label != what.strategy or is_other:
             raise ValueError("it says in two ways how shards are written")  # noqa: TRY301
         chunks = tuple((n,) for n in metadata.grid.shape) if x is None else x.chunks
         return Plan(
