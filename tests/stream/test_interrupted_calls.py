@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 
 import numpy as np
@@ -32,7 +33,10 @@ class At:
         is_at_the_end = frame.f_code is writer._Accepted.tell.__code__  # of a writer that is gone
         if frame.f_code.co_filename not in FILES or is_at_the_end:
             return None
-        if event == "line":
+        # Python tells the end of a ``with`` block as its first line. No Ctrl-C comes there, between the
+        # block and `__exit__`: it is looked for after calls.
+        code = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not code.lstrip().startswith("with "):
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt
