@@ -717,18 +717,18 @@ def test_threads_share_the_lock_of_h5py(tmp_path):
 
 WRITER = """
 import os, sys, dask.array as da, numpy as np, seams, shardwrite
-from shardwrite.place import framed
+from shardwrite.stores.posix import PosixWriter
 seams.log_every(0).start()  # a shard is entered before the next is written
 x = da.from_array(np.arange(64 * 64, dtype="f4").reshape(64, 64) + 1, chunks=16, name="x")
 count, limit = 0, int(sys.argv[2])
-original = framed.protect
-def protect(writer):
+original = PosixWriter.protect
+def protect(writer, is_protected):
     global count
     count += 1
     if count > limit:
         os.kill(os.getpid(), 9)
-    return original(writer)
-framed.protect = protect
+    return original(writer, is_protected)
+PosixWriter.protect = protect
 import dask
 with dask.config.set(scheduler="threads", num_workers=1):
     r = x.to_sharded_zarr(sys.argv[1], shards=16, chunks=4, strategy=shardwrite.Hdf5(sys.argv[3]), source_id="x")
