@@ -231,7 +231,7 @@ def test_freezes_find_a_seeded_bug(copy, bug):
 @pytest.mark.parametrize("bug", LATE)
 def test_interleaved_processes_find_a_seeded_bug(copy, bug):
     operation, takeover, before = LATE[bug]
-    command = ["explorer.py", "--depth", "3", "--ways", "late", "--before", before]
+    command = ["explorer.py", "--depth", "4", "--ways", "late", "--before", before]
     command += ["--operations", operation, "--takeovers", takeover]
     with with_bug(copy, bug):
         summary = harness(copy, *command)["summary"]
