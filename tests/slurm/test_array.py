@@ -396,7 +396,9 @@ def test_kill_at_random_points(cluster, work):
         time.sleep(chance.random() / 2)
         cluster.run("scancel", "--signal=KILL", "--full", job)
         for path in work.shards():
-            assert path.read_bytes() == whole[path.relative_to(work.path).as_posix()], "a shard is torn"
+            assert path.read_bytes() == whole[path.relative_to(work.path).as_posix()], (
+                "a shard is torn"
+            )
         assert {t["JobState"] for t in cluster.wait(job).values()} <= {"FAILED", "CANCELLED"}
     before = work.shards()
     finish(
