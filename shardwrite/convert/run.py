@@ -103,7 +103,7 @@ def _watched(
             on_report(report)
 
         compute_waves(session, engine, entered)
-        session.n_retried = sum(session.driver in key[0] for key in engine.retried)
+        session.n_retried = sum(session.name in key[0] for key in engine.retried)
         return session.finish(time.perf_counter() - start)
 
 

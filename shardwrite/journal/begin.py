@@ -7,11 +7,12 @@ The layout of a run's directory and the numbered steps of a run are described in
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crc32c import crc32c
@@ -21,9 +22,16 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
-from shardwrite.journal.plan_record import Intent, RunRecord
+from shardwrite.journal.plan_record import Intent, Output, RunRecord, Together, new_name
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.rundir import RunDirectory, check_held, confirm, held, other_version
+from shardwrite.journal.rundir import (
+    RunDirectory,
+    check_held,
+    confirm,
+    held,
+    other_version,
+    run_in,
+)
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
@@ -35,13 +43,21 @@ from shardwrite.journal.takeover import (
     refuse_consuming,
     remove_orphans,
     settle,
+    tidy_home,
 )
-from shardwrite.journal.trust import check_name, require_trusted
+from shardwrite.journal.trust import check_name, require_trusted, require_trusted_run
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, check_surroundings, check_target, refuse_in_place
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import make_directories
-from shardwrite.stores.looking import is_there, listed, parse_json, read_file, read_limit
+from shardwrite.stores.looking import (
+    as_store_error,
+    is_there,
+    listed,
+    parse_json,
+    read_file,
+    read_limit,
+)
 from shardwrite.stores.posix import check_movable, keep_room, sync_entry, write_file
 from shardwrite.stores.removal import remove_state
 
@@ -70,7 +86,12 @@ def has_lost_array(run: RunDirectory) -> bool:
         return kind in ("nothing", "group", "v2")
     if place.is_occupied() or run.record.replaces or not isinstance(place, Directory):
         return False  # a place in another store has a mark
-    return bool(listed(run.path, "journal-"))  # begun once there was a directory for the shards
+    return bool(listed(run.shared, "journal-"))  # begun once there was a directory for the shards
+
+
+def _has_lost_all(run: RunDirectory) -> bool:
+    """Whether all arrays of a run are gone."""
+    return has_lost_array(run) and all(map(has_lost_array, run.outputs()))
 
 
 def begun_with(run: RunDirectory) -> Document | None:
@@ -139,9 +160,10 @@ def tidied_run(target: Target) -> RunDirectory | None:
     if found is None:
         if is_there(target.run_path):
             remove_orphans(target)
+        tidy_home(target)
         return None
     if _stands(found):
-        if has_lost_array(found) and not live_holders(found.path):
+        if _has_lost_all(found) and not live_holders(found.shared):
             drop_orphan(found)
         elif is_complete(found):
             end_run(found)
@@ -166,7 +188,7 @@ def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | 
         return None, ""
     if not _stands(found):
         return None, _interrupted_removal(found)
-    if has_lost_array(found):
+    if _has_lost_all(found):
         return None, (
             f"run {found.run} in {found.target.run_path} was for an array that is gone; the next "
             "write removes what is left of it"
@@ -204,8 +226,18 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
     durable for a call to return. What it has replaced must not be put back then.
     """
-    if run.record.durability == "none" or live_holders(run.path, looking=looking):
+    if run.record.durability == "none" or live_holders(run.shared, looking=looking):
         return False
+    return _is_left(run) and is_left(run, but=[run.number])
+
+
+def is_left(run: RunDirectory, but: Collection[int]) -> bool:
+    """Whether the receipts of all arrays of a run, but some, say that it is complete."""
+    return all(map(_is_left, run.outputs(but)))
+
+
+def _is_left(run: RunDirectory) -> bool:
+    """Whether the receipt of an array says that the run on it is complete."""
     receipt = read_receipt(run.target)
     return receipt is not None and receipt.names(run.run)
 
@@ -232,7 +264,10 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
             path=str(path),
         ) from error
     check_name(target, record.array)
-    return RunDirectory(target, record)
+    run = RunDirectory(target, record)
+    if record.together is not None:
+        require_trusted_run(target, run.shared, run.path.name)
+    return run
 
 
 def record_of(target: Target) -> RunRecord | None:
@@ -261,52 +296,114 @@ def interrupted_end(target: Target) -> str:
             (path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")),
             "",
         )
-    is_there_still = any(
-        is_there(target.run_path / f"{state}-{record.run}") for state in ("run", TAKEN)
-    )
-    is_over = not is_there_still or is_complete(RunDirectory(target, record))
+    run = RunDirectory(target, record)
+    is_over = not (run.is_in("run") or run.is_in(TAKEN)) or is_complete(run)
     return record.run if is_over else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An array that a run is to write."""
+
+    target: Target
+    intent: Intent
+    document: str  # metadata document with which the run begins
+    n_shards: int = 0  # number of shards, if the run writes several arrays
 
 
 def begin_run(
     target: Target, intent: Intent, document: str, *, restart: bool, durability: str
 ) -> tuple[RunDirectory, bool]:
     """Begin a run (steps 1 and 2), or return the run of the same plan that is there already."""
-    check_held(target, makes_array=intent.makes_array)
-    check_surroundings(target)
+    request = Request(target, intent, document)
+    return begin_runs([request], restart=restart, durability=durability)[0]
+
+
+def begin_runs(
+    requests: Sequence[Request], *, restart: bool, durability: str
+) -> list[tuple[RunDirectory, bool]]:
+    """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
+
+    - Returns: for each array its run, and whether that is new.
+    """
+    for request in requests:
+        check_held(request.target, makes_array=request.intent.makes_array)
+        check_surroundings(request.target)
+    begun: dict[Target, tuple[RunDirectory, bool]] = {}
+    names = [request.target.place.name for request in requests]
     for _ in range(_MAX_TRIES):
-        found = tidied_run(target)
-        if found is None:
-            try:
-                check_target(target, intent.mode)
-                _check_groups(target, intent)
-            except SpecError:
-                if tidied_run(target) is None:
-                    raise
-                continue  # another process has begun a run, and what stands there is that run's
-            made = _create(target, intent, document, durability)
-            if made is not None and made.record.replaces == (
-                target.place.is_occupied() and intent.makes_array
-            ):
-                _check_alone(made)
-                _confirm_new(made)
-                return made, True
-            if made is not None:
-                # Another run has ended since the target was checked.
-                cancel_begin(made, is_claimed=True)
-        elif restart and found.makes_array == intent.makes_array:
-            refuse_consuming(found)
-            _refuse_losing(found, intent)
-            discard_run(found)
-            restart = False
-        elif found.digest == intent.digest:
-            confirm(target)
-            return found, False
+        for request in requests:
+            found = tidied_run(request.target)
+            if restart and found is not None and _starts_over(found, request.intent, names):
+                found = None
+            if found is not None and request.target not in begun:
+                if found.digest != request.intent.digest:
+                    _refuse_other(found, request.intent)
+                confirm(request.target)
+                begun[request.target] = found, False
+        restart = False
+        for run in {run.run: run for run, _ in begun.values()}.values():
+            _claim_rest(run)
+        new = [request for request in requests if request.target not in begun]
+        if not new:
+            break
+        for request in new:
+            if not _may_begin(request):
+                break  # another process has begun a run, and what stands there is that run's
         else:
-            _refuse_other(found, intent)
-    raise JournalError(
-        f"runs begin and end in {target.run_path} all the time", path=str(target.run_path)
-    )
+            made = _create(new, durability)
+            if made is None:
+                continue
+            if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
+                for one in made:
+                    _check_alone(one)
+                _confirm_new(made[0])
+                begun |= {one.target: (one, True) for one in made}
+                break
+            # Another run has ended since the target was checked.
+            cancel_begin(made[0], is_claimed=True)
+    else:
+        where = requests[0].target.run_path
+        raise JournalError(f"runs begin and end in {where} all the time", path=str(where))
+    return [begun[request.target] for request in requests]
+
+
+def _starts_over(found: RunDirectory, intent: Intent, names: Collection[str]) -> bool:
+    """Give up a run that is there, unless it is of another kind; whether it was given up.
+
+    - `names`: paths of the arrays that the call writes.
+    """
+    if found.makes_array != intent.makes_array:
+        return False
+    refuse_consuming(found)
+    _refuse_losing(found, intent)
+    together = found.record.together
+    others = [] if together is None else [o.name for o in together.outputs if o.name not in names]
+    if others:
+        raise JournalError(
+            f"the run on {found.target.label} writes {len(others):,} other arrays, too, such as "
+            f"{others[0]!r}, and they would have to start over with it. Make the call that writes "
+            "all of them with restart=True, or give the run up with abandon (shardwrite abandon)",
+            path=str(found.target.run_path),
+        )
+    discard_run(found)
+    return True
+
+
+def _may_begin(request: Request) -> bool:
+    """Whether a run may begin; False if another process has just begun one."""
+    try:
+        check_target(request.target, request.intent.mode)
+        _check_groups(request.target, request.intent)
+    except SpecError:
+        if tidied_run(request.target) is None:
+            raise
+        return False
+    return True
+
+
+def _replaces(target: Target, intent: Intent) -> bool:
+    return target.place.is_occupied() and intent.makes_array
 
 
 def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
@@ -350,54 +447,122 @@ def _confirm_new(made: RunDirectory) -> None:
         raise
 
 
-def _create(target: Target, intent: Intent, document: str, durability: str) -> RunDirectory | None:
+def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] | None:
     """Create a run on disk; None where another process was first."""
-    record = RunRecord.begun(
-        intent,
-        replaces=target.place.is_occupied() and intent.makes_array,
-        durability=durability,
-        begun_by=this_process(),
-        document_crc32c=crc32c(document.encode()),
-        array=target.place.array_name,
-    )
-    made = RunDirectory(target, record)
-    plan = record.to_json()
-    _check_readable(document.encode(), plan)
-    attempt = uuid.uuid4().hex
-    draft = target.run_path / f"draft-{made.run},{signature()}"
-    is_claimed = False
+    name = new_name()
+    made = [_run_of(requests, number, name, durability) for number in range(len(requests))]
+    first, n_claimed = made[0], 0
+    draft = first.shared.with_name(f"draft-{name},{signature()}")
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
-        make_directories(draft, durability, like=target.place.rights_like)
-        write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
-        write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
-        keep_room(draft / "plan.json")
-        directory = target.place.path if isinstance(target.place, Directory) else None
-        if directory is not None and record.replaces:
-            check_movable(directory, draft)
-        os.rename(draft, made.path)
-        try:
-            # A link is atomic, and fails where there is a plan already.
-            os.link(made.path / "plan.json", target.run_path / "plan.json")
-        except FileExistsError:
-            remove_state(made.path)
-            return None
-        is_claimed = True
-        if durability != "none":
-            sync_entry(target.run_path / "plan.json")
+        make_directories(draft, durability, like=first.target.place.rights_like)
+        for one, request in zip(made, requests, strict=True):
+            _write_draft(one, request, draft / one.path.relative_to(first.shared), durability)
+        os.rename(draft, first.shared)
+        for one in made:
+            if not _claim(one):
+                cancel_begin(first, is_claimed=n_claimed > 0)
+                return None
+            n_claimed += 1
     except BaseException as error:
-        note_failed(draft, made.path)
+        note_failed(draft, first.shared)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
-        cancel_begin(made, is_claimed=is_claimed)
+        cancel_begin(first, is_claimed=n_claimed > 0)
         if not isinstance(error, OSError):
             raise
         message = (
-            f"store={target.label!r}: cannot write beside it: {error}; give a directory that "
+            f"store={first.target.label!r}: cannot write beside it: {error}; give a directory that "
             "can be written to"
         )
-        raise StoreError(message, key=str(made.path), errno=error.errno) from None
+        raise StoreError(message, key=str(first.path), errno=error.errno) from None
     return made
+
+
+def _run_of(requests: Sequence[Request], number: int, name: str, durability: str) -> RunDirectory:
+    """The run of a name, as one of its arrays has it."""
+    request = requests[number]
+    target, intent = request.target, request.intent
+    record = RunRecord.begun(
+        intent,
+        run=name,
+        replaces=_replaces(target, intent),
+        durability=durability,
+        begun_by=this_process(),
+        document_crc32c=crc32c(request.document.encode()),
+        array=target.place.array_name,
+        together=_together(requests, number) if len(requests) > 1 else None,
+    )
+    return RunDirectory(target, record)
+
+
+def _together(requests: Sequence[Request], number: int) -> Together:
+    """What the record of one of several arrays says of the others."""
+    home = requests[0].target.home
+    if home is None:
+        raise ValueError("these arrays are in no common hierarchy")
+    states = [request.target.run_path for request in requests]
+    return Together(
+        number=number,
+        home=os.path.relpath(home, states[number]),
+        outputs=tuple(
+            Output(request.target.place.name, os.path.relpath(state, home))
+            for request, state in zip(requests, states, strict=True)
+        ),
+        n_shards=sum(request.n_shards for request in requests),
+    )
+
+
+def _write_draft(one: RunDirectory, request: Request, directory: Path, durability: str) -> None:
+    """Write the files of an array into the draft of a run."""
+    document, plan = request.document.encode(), one.record.to_json()
+    _check_readable(document, plan)
+    make_directories(directory, durability)
+    attempt = uuid.uuid4().hex
+    write_file(directory / DOCUMENT, document, durability=durability, attempt=attempt)
+    write_file(directory / "plan.json", plan, durability=durability, attempt=attempt)
+    keep_room(directory / "plan.json")
+    place = one.target.place
+    if isinstance(place, Directory) and one.record.replaces:
+        check_movable(place.path, directory)
+
+
+def _claim(run: RunDirectory) -> bool:
+    """Link the plan of a run to its place; False if another run has one there.
+
+    A link is atomic, and fails where there is a plan already.
+    """
+    target = run.target
+    plan = target.run_path / "plan.json"
+    for attempt in itertools.count(1):
+        try:
+            os.link(run.path / "plan.json", plan)
+            break
+        except FileExistsError:
+            return run_in(plan) == run.run
+        except FileNotFoundError:
+            if run.record.together is None or attempt == _MAX_TRIES or not is_there(run.path):
+                raise
+            like = target.place.rights_like
+            make_directories(target.run_path, run.record.durability, like=like)
+    if run.record.durability != "none":
+        sync_entry(plan)
+    return True
+
+
+def _claim_rest(run: RunDirectory) -> None:
+    """Finish the begin of a run on several arrays that was interrupted amid its claims."""
+    for one in run.outputs():
+        if not is_there(one.target.run_path / "plan.json"):
+            with as_store_error(str(one.target.run_path), "cannot go on with"):
+                is_claimed = _claim(one)
+            if not is_claimed:
+                raise JournalError(
+                    f"another run writes {one.target.label}, which the run {run.run} was to write, "
+                    "too. Finish that run, or give it up with abandon (shardwrite abandon), and "
+                    "make this call again",
+                    path=str(one.target.run_path),
+                )
 
 
 def _check_readable(*documents: bytes) -> None:
@@ -430,7 +595,7 @@ def refuse_other_run(target: Target, intent: Intent) -> None:
 
 def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     """Raise the error for a run of another plan."""
-    holders = live_holders(found.path)
+    holders = live_holders(found.shared)
     if holders:
         raise held(found, holders[0])
     changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())

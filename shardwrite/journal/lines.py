@@ -90,20 +90,20 @@ class Entry(Record):
     # Time for which the task's thread was computing since the start of the task, in seconds. None
     # if an older version has written the line.
     cpu_seconds: Annotated[float, _TIME] | None = lenient()
+    output: int = 0  # number of the array among those of the run
 
     @classmethod
-    def on_grid(cls, line: JSON, n_shards: int) -> Entry:
-        """Parse and check a journal line.
-
-        - `n_shards`: number of shards in the grid; every rank must be below it.
-        """
+    def parsed(cls, line: JSON) -> Entry:
+        """Parse and check a journal line."""
         entry = cls.from_dict(line)
         columns = (entry.shards, entry.nbytes, entry.index_crcs, entry.n_chunks)
         if len({len(column) for column in columns}) != 1:
             raise ValueError("columns are not of one length")
-        if max(entry.shards, default=-1) >= n_shards:
-            raise ValueError(f"there are only {n_shards} shards")
         return entry
+
+    def fits(self, n_shards: int) -> bool:
+        """Whether an array of so many shards has all of these."""
+        return max(self.shards, default=-1) < n_shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,7 @@ class Beginning(Record):
     attempt: Annotated[str, _NAME]
     # Half-open box of the task's shards: its two corners, as positions in the shard grid
     begins: tuple[Shape, Shape]
+    output: int = 0  # number of the array among those of the run
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:

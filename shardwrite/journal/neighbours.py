@@ -10,15 +10,15 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
 from shardwrite.format.node import layout_in
 from shardwrite.journal.begin import (
-    begin_run,
+    Request,
+    begin_runs,
     begun_with,
     differences,
     find_run,
@@ -130,7 +130,7 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
         if restart and not other.makes_array:
             give_up(other)
             continue
-        holders = live_holders(other.path)
+        holders = live_holders(other.shared)
         if holders:
             raise held(other, holders[0])
         if _is_passing(other):
@@ -217,7 +217,7 @@ def give_up_passing(target: Target) -> None:
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for other in tidied_neighbours(target):
-        if _is_passing(other) and not live_holders(other.path):
+        if _is_passing(other) and not live_holders(other.shared):
             give_up(other)
 
 
@@ -240,47 +240,58 @@ def begin_passing(
     own = replace(target, update=f"{kind}-{name[:16]}")
     refuse_overlapping_runs(own, intent, restart=False)
     level = target.durability() if durability is None else durability
-    create = partial(begin_run, own, intent, text, restart=False, durability=level)
-    return begin_beside(own, create)[0]
+    ((run, _),) = begin_beside([Request(own, intent, text)], restart=False, durability=level)
+    return run
 
 
 def begin_beside(
-    target: Target, begin: Callable[[], tuple[RunDirectory, bool]]
-) -> tuple[RunDirectory, bool]:
-    """Begin a run, and then check again that no other run writes the same shards.
+    requests: Sequence[Request], *, restart: bool, durability: str
+) -> list[tuple[RunDirectory, bool]]:
+    """Begin or join runs as `begin_runs` does, and check again that no other writes these shards.
 
     If two processes begin such runs at the same moment, at least one of them notices, takes its
     own run back, and tries again after a random pause. Then check that no other process has
     replaced the array since a new update of it was planned. From here on, none can.
-
-    - `begin`: begins the run, or joins it. It returns the run and whether the run is new, as
-      `begin_run` does.
     """
     for attempt in itertools.count():
-        directory, is_new = begin()
-        is_update = is_new and not directory.makes_array
-        planned = begun_with(directory) if is_update else None
-        if is_update and planned is None:
-            raise RunEndedError("another process has ended this run", path=str(directory.path))
+        begun = begin_runs(requests, restart=restart, durability=durability)
+        new = next((run for run, is_new in begun if is_new), None)
+        planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
-            refuse_overlapping_runs(target, directory.record, restart=False)
+            for run, _ in begun:
+                refuse_overlapping_runs(run.target, run.record, restart=False)
         except JournalError:
-            if not is_new:
+            if new is None:
                 raise
-            cancel_begin(directory, is_claimed=True)
+            cancel_begin(new, is_claimed=True)
             if attempt == _MAX_TRIES:
                 raise
             # The pause is random so that one of the two processes is alone.
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
         else:
             break
-    if planned is not None:
-        try:
-            _check_same(directory, planned)
-        except JournalError:
-            cancel_begin(directory, is_claimed=True)
-            raise
-    return directory, is_new
+    try:
+        for (run, _), document in zip(begun, planned, strict=True):
+            if document is not None:
+                _check_same(run, document)
+    except JournalError:
+        if new is not None:
+            cancel_begin(new, is_claimed=True)
+        raise
+    return begun
+
+
+def _planned(run: RunDirectory) -> Document | None:
+    """Document of the array for which a new update was planned; None if the run makes the array.
+
+    - Raises RunEndedError if another process has ended the run.
+    """
+    if run.makes_array:
+        return None
+    planned = begun_with(run)
+    if planned is None:
+        raise RunEndedError("another process has ended this run", path=str(run.path))
+    return planned
 
 
 def _check_same(run: RunDirectory, planned: Document) -> None:
@@ -316,7 +327,7 @@ def give_up(run: RunDirectory) -> None:
     """
     refuse_consuming(run)
     if run.makes_array and not run.can_put_back:
-        holders = live_holders(run.path)
+        holders = live_holders(run.shared)
         raise held(run, holders[0]) if holders else unfinished(run)
     discard_run(run)
 

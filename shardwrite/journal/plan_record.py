@@ -69,6 +69,29 @@ _STRATEGY, _SHARD_FORMAT = _ref("write strategy"), _ref("shard format")
 _SOURCE = _ref("source")
 
 
+@dataclass(frozen=True, slots=True)
+class Output(Record):
+    """One of several arrays that a run writes."""
+
+    name: str  # path of the array in its hierarchy
+    # Directory of the array's run state, as a path from the directory that holds the run's own
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together(Record):
+    """What the record of an array says of the others that the same run writes.
+
+    The arrays have one directory of the run, and in it each has a directory of its own. Its name is
+    the number of the array.
+    """
+
+    number: int  # of this array among all
+    home: str  # directory that holds the run's own, as a path from that of the array's run state
+    outputs: tuple[Output, ...]  # all arrays of the run
+    n_shards: int  # number of shards of all of them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent(Record):
     """What a run will write, before it has begun. The fields are in the order of the file."""
@@ -118,6 +141,7 @@ class RunRecord(Intent):
     begun_by: Process | None = None  # the process that began the run
     document_crc32c: int  # of the metadata document with which the run began
     array: str  # name of the array's directory
+    together: Together | None = None  # None if the run writes one array
 
     @classmethod
     def begun(
@@ -129,16 +153,19 @@ class RunRecord(Intent):
         begun_by: Process,
         document_crc32c: int,
         array: str,
+        run: str = "",
+        together: Together | None = None,
     ) -> RunRecord:
         """Make the record of a run that begins, under a name of its own."""
         return cls(
             **{each.name: getattr(intent, each.name) for each in fields(Intent)},
-            run=uuid.uuid4().hex[:12],
+            run=run or new_name(),
             replaces=replaces,
             durability=durability,
             begun_by=begun_by,
             document_crc32c=document_crc32c,
             array=array,
+            together=together,
         )
 
     def to_dict(self) -> dict[str, JSON]:
@@ -179,6 +206,11 @@ class RunRecord(Intent):
         if is_update and record.identity.region is None:
             raise ValueError("it does not say which region it writes")
         return record
+
+
+def new_name() -> str:
+    """Make a name for a run."""
+    return uuid.uuid4().hex[:12]
 
 
 def fields_in_lines(facts: Mapping[str, JSON]) -> bytes:

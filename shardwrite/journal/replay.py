@@ -7,7 +7,7 @@ dead processes have left behind.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Replay:
 
 
 @dataclass(slots=True)
-class _File:
+class JournalFile:
     """Content of one journal file."""
 
     driver: str
@@ -67,18 +67,32 @@ class _File:
 
 
 def replay(
-    run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False
+    run: RunDirectory,
+    metadata: ArrayMetadata,
+    driver: str = "",
+    *,
+    looking: bool = False,
+    files: Sequence[JournalFile] | None = None,
 ) -> Replay:
-    """Read the journals of a run."""
+    """Read the journals of a run, as far as they tell of one of its arrays.
+
+    - `files`: what `journals` has read; read now by default.
+    """
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = list(_parsed(journals_of(run, driver), grid.n_shards))
+    if files is None:
+        files = journals(run, grid.n_shards, driver)
     # The leases are read after the journals: each driver whose journal was read, and which is still
     # alive, has a lease by now.
     alive = drivers_of(run, looking=looking)
     # Trusted journals come last, so that their entries replace those of the others.
     for file in sorted(files, key=lambda f: f.is_trusted):
         for entry in file.entries:
+            if entry.output != run.number:
+                continue
+            if not entry.fits(grid.n_shards):
+                found.n_bad_lines += 1
+                continue
             found.n_redone += int(found.ledger.is_done[list(entry.shards)].sum())
             found.ledger.enter(entry, file.process)
             if file.is_trusted:
@@ -87,7 +101,7 @@ def replay(
                 found.untrusted.update(entry.shards)
         found.n_bad_lines += file.n_bad_lines
         if file.driver not in alive:
-            found.unended += file.unended
+            found.unended += [begun for begun in file.unended if begun.output == run.number]
             found.lost_boot |= not file.is_of_this_boot
     begun_by = run.record.begun_by
     found.lost_boot |= begun_by is None or begun_by.boot != this_process().boot
@@ -96,27 +110,43 @@ def replay(
     return found
 
 
-def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
+def journals(
+    run: RunDirectory, n_shards: int, driver: str = "", *, but: str = ""
+) -> list[JournalFile]:
+    """Read the journals of a run, with the lines about all of its arrays.
+
+    - `n_shards`: number of shards of the array, or of the part of it that the run writes.
+    - `driver`: read only those that were written for this driver.
+    - `but`: prefix of the names of journals that are left out; empty for none.
+    """
+    paths = journals_of(run, driver)
+    wanted = [path for path in paths if not (but and path.name.startswith(but))]
+    return list(_parsed(run, wanted, n_shards))
+
+
+def _parsed(run: RunDirectory, paths: Iterable[Path], n_shards: int) -> Iterator[JournalFile]:
     """Parsed journals, one at a time, without those that have been removed."""
-    for path in journals:
+    for path in paths:
         # A journal disappears if the run ends meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
-            yield _parse(path, n_shards)
+            yield _parse(run, path, n_shards)
 
 
-def lines_of(path: Path, n_shards: int) -> Iterator[dict[str, JSON] | None]:
+def lines_of(run: RunDirectory, path: Path, n_shards: int) -> Iterator[dict[str, JSON] | None]:
     """Lines of a journal, as `parse_lines` gives them, within a limit for the size of the file."""
-    return parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
+    together = run.record.together
+    n = n_shards if together is None else together.n_shards
+    return parse_lines(read_blocks(path, read_limit() + n * _NBYTES_PER_SHARD))
 
 
-def _parse(path: Path, n_shards: int) -> _File:
-    lines = lines_of(path, n_shards)
+def _parse(run: RunDirectory, path: Path, n_shards: int) -> JournalFile:
+    lines = lines_of(run, path, n_shards)
     first = next(lines, None)
     head = Head.from_dict(first or {})
     writer, boot = head.writer, this_process().boot
     is_of_this_boot = bool(boot) and writer.boot == boot
     changed = path.stat().st_mtime
-    file = _File(
+    file = JournalFile(
         driver=head.driver,
         process=f"{writer.host or '?'}:{writer.pid or '?'}",
         job=writer.job or "",
@@ -138,7 +168,7 @@ def _parse(path: Path, n_shards: int) -> _File:
             elif "failed" in line:
                 file.failures.append(str(line["failed"]))
             else:
-                entry = Entry.on_grid(line, n_shards)
+                entry = Entry.parsed(line)
                 if not entry.more:
                     begun.pop(entry.attempt, None)
                 file.entries.append(entry)
@@ -166,8 +196,10 @@ class History:
 def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
     """Work of each process that has a journal, alive or not."""
     found = []
-    for file in _parsed(journals_of(run), metadata.grid.n_shards):
-        shards = [rank for entry in file.entries for rank in entry.shards]
+    n_shards = metadata.grid.n_shards
+    for file in journals(run, n_shards):
+        own = [e for e in file.entries if e.output == run.number and e.fits(n_shards)]
+        shards = [rank for entry in own for rank in entry.shards]
         seconds = max(0.0, file.changed - file.begun)
         found.append(
             History(
@@ -177,7 +209,7 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
                 shards,
                 seconds,
                 file.failures,
-                len(file.unended),
+                sum(begun.output == run.number for begun in file.unended),
             )
         )
     return found
@@ -192,8 +224,8 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     - `may_list`: whether the array may be listed. The processes of a job array, which write one
       part each, never list it, because there can be many of them.
     """
-    all_parts = listed(run.path, "parts-")
-    drivers = drivers_in(run.path)
+    all_parts = listed(run.shared, "parts-")
+    drivers = drivers_in(run.shared)
     alive = drivers_of(run)  # read after the listings, for the same reason as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
@@ -205,16 +237,9 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     return discard(store, metadata, found.unended)
 
 
-def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
-    """Tasks that have begun and not ended."""
-    others = [
-        path
-        for path in journals_of(run)
-        if not (own_journals and path.name.startswith(own_journals))
-    ]
-    return [
-        beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended
-    ]
+def unended(files: Iterable[JournalFile], number: int) -> list[Beginning]:
+    """Tasks on one array of a run that have begun and not ended."""
+    return [begun for file in files for begun in file.unended if begun.output == number]
 
 
 def begun(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
@@ -226,11 +251,11 @@ def begun(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
     found = []
     for path in journals_of(run):
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
-            for line in lines_of(path, metadata.grid.n_shards):
+            for line in lines_of(run, path, metadata.grid.n_shards):
                 if line is not None and "begins" in line:
                     with contextlib.suppress(ValueError):  # `Replay.n_bad_lines` counts it
                         found.append(Beginning.from_dict(line))
-    return found
+    return [beginning for beginning in found if beginning.output == run.number]
 
 
 def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
@@ -244,12 +269,12 @@ def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginnin
 
 def journals_of(run: RunDirectory, driver: str = "") -> list[Path]:
     """Paths of the journals of a run, or of those that were written for a driver."""
-    return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
+    return listed(run.shared, f"journal-{driver}-" if driver else "journal-", ".jsonl")
 
 
 def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
     """Names of the drivers that work on a run now. `looking` is as in `live_holders`."""
-    return {holder.driver for holder in live_holders(run.path, looking=looking)}
+    return {holder.driver for holder in live_holders(run.shared, looking=looking)}
 
 
 def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
@@ -259,4 +284,6 @@ def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
         for run_target in (target, *target.others)
         for path in listed(run_target.run_path, "run-")
     ]
+    if target.home is not None:
+        paths += listed(target.home, "run-")
     return {holder.driver for path in paths for holder in live_holders(path, looking=looking)}

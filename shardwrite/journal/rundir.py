@@ -39,6 +39,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,6 +66,7 @@ from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.trust import require_trusted_run
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
@@ -138,9 +140,51 @@ class RunDirectory:
         return self.target.update == COMPACTION
 
     @property
+    def shared(self) -> Path:
+        """Directory of the run, with its leases, journals and part files."""
+        together = self.record.together
+        home = self.target.run_path
+        if together is not None:
+            home = Path(os.path.normpath(home / together.home))
+        return home / f"{self.state}-{self.run}"
+
+    @property
     def path(self) -> Path:
-        """Directory of the run. A run in the state ``"run"`` is current as long as this exists."""
-        return self.target.run_path / f"{self.state}-{self.run}"
+        """Directory of what the run keeps for this array: that of the run, if it writes no other.
+
+        A run in the state ``"run"`` is current as long as this exists.
+        """
+        together = self.record.together
+        return self.shared if together is None else self.shared / str(together.number)
+
+    @property
+    def number(self) -> int:
+        """Number of this array among those of the run."""
+        return 0 if self.record.together is None else self.record.together.number
+
+    def output(self, number: int) -> RunDirectory | None:
+        """The run on another array that it writes; None if nothing of it is left to settle."""
+        together = self.record.together
+        if together is None or number == together.number:
+            return self
+        other = together.outputs[number]
+        place = self.target.place.sibling(together.outputs[together.number].name, other.name)
+        beside = Path(os.path.normpath(self.shared.parent / other.state))
+        target = replace(self.target, place=place, beside=beside)
+        record = record_in(self.shared / str(number) / "plan.json")
+        if record is None:
+            return None
+        require_trusted_run(target, self.shared, str(number))
+        return replace(self, target=target, record=record)
+
+    def outputs(self, but: Collection[int] = ()) -> Iterator[RunDirectory]:
+        """The run on each of its arrays but some, as far as it is not settled.
+
+        The last one comes first, as it is published last.
+        """
+        together = self.record.together
+        n = 1 if together is None else len(together.outputs)
+        return filter(None, (self.output(i) for i in range(n - 1, -1, -1) if i not in but))
 
     @property
     def document_path(self) -> Path:
@@ -180,7 +224,7 @@ class RunDirectory:
 
     def parts(self, driver: str) -> Path:
         """Directory for the part files of a driver's tasks, which hold encoded units."""
-        return self.path / f"parts-{driver}"
+        return self.shared / f"parts-{driver}"
 
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
         """Proof of which data are the run's own and may be removed; see `proof_in`."""
@@ -247,19 +291,28 @@ class RunDirectory:
 
     def publish(
         self, durability: str, driver: str, listed: DocumentChange = lambda same: same
-    ) -> None:
-        """Take step 5: publish the array's metadata, and make the groups above that are missing.
+    ) -> Document:
+        """Take the first part of step 5: publish the array's metadata, and return it.
 
         - Raises RunEndedError if the run has ended meanwhile.
         """
-        document = listed(self.document)
-        place = self.target.place
         self.check_mark()
-        for group in place.groups:
+        document = listed(self.document)
+        self._write(self.target.place, DOCUMENT, dump(document), durability, driver)
+        return document
+
+    def publish_groups(self, document: Document, durability: str, driver: str) -> None:
+        """Make the groups above that are missing, nearest first, and have all list the array.
+
+        - `document`: the array's, as it was published.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        place = self.target.place
+        for group in reversed(place.groups):
             while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":
                 if self._replace(group, None, group_document(), durability, driver):
                     break
-        self._write(place, DOCUMENT, dump(document), durability, driver)
         self.consolidate(document, durability, driver)
 
     def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
@@ -285,7 +338,7 @@ class RunDirectory:
     def _check_there(self, driver: str) -> None:
         """Refuse to go on if the directory of the run is gone, or the driver's token."""
         if self.state == "run" and driver:
-            ensure_current(str(self.path), driver)
+            ensure_current(str(self.shared), driver)
         elif not is_there(self.path):
             raise RunEndedError("another process has ended this run", path=str(self.path))
 
@@ -425,6 +478,20 @@ def refuse_other_version(target: Target, path: Path) -> None:
             continue  # the run has no plan any more, or a torn one
 
 
+def run_at(path: str) -> str:
+    """Name of the run in whose directory a path lies; empty if it lies in none."""
+    found = (part for part in reversed(Path(path).parts) if part.startswith("run-"))
+    return next(found, "").removeprefix("run-")
+
+
+def record_in(plan: Path) -> RunRecord | None:
+    """Record of a run in a ``plan.json``; None if the file is torn or missing."""
+    try:
+        return RunRecord.from_json(read_file(plan) or b"", is_update=False)
+    except ValueError:
+        return None
+
+
 def run_in(plan: Path) -> str:
     """Name of the run in a ``plan.json``; empty if the file is torn or missing."""
     try:
@@ -443,6 +510,14 @@ def remove_empty(target: Target) -> None:
     _drop_last_claim(beside)
     with contextlib.suppress(OSError):
         beside.rmdir()
+
+
+def remove_empty_home(run: RunDirectory) -> None:
+    """Remove the directory of runs that write several arrays, if this was the last one."""
+    if run.record.together is not None:
+        with contextlib.suppress(OSError):  # another run has begun there
+            run.shared.parent.rmdir()
+            run.shared.parent.parent.rmdir()
 
 
 def _drop_last_claim(beside: Path) -> None:

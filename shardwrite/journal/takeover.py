@@ -58,7 +58,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.documents import DocumentChange, discard_ends
-from shardwrite.journal.lease import live_holders
+from shardwrite.journal.lease import is_left_behind, live_holders
 from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, shards_of
 from shardwrite.journal.receipt import (
     Receipt,
@@ -71,6 +71,7 @@ from shardwrite.journal.replay import (
     begun,
     discard,
     drivers_on,
+    journals,
     replay,
     unended,
 )
@@ -82,8 +83,10 @@ from shardwrite.journal.rundir import (
     held,
     is_resumed,
     proof_in,
+    record_in,
     refuse_other_version,
     remove_empty,
+    remove_empty_home,
     run_in,
 )
 from shardwrite.place.target import CONSUMES, Target
@@ -375,7 +378,7 @@ def end_run(run: RunDirectory, own_journals: str = "") -> None:
     """
     over = replace(run, state=ENDED)
     with contextlib.suppress(FileNotFoundError):  # another process was first
-        os.rename(run.path, over.path)
+        os.rename(run.shared, over.shared)
     settle(over, own_journals)
 
 
@@ -388,8 +391,10 @@ def cancel_begin(run: RunDirectory, *, is_claimed: bool) -> None:
         if is_claimed:
             end_run(run)
         else:
-            remove_state(run.path)
-            remove_empty(run.target)
+            remove_state(run.shared)
+            for one in run.outputs():
+                remove_empty(one.target)
+            remove_empty_home(run)
 
 
 def discard_run(run: RunDirectory) -> None:
@@ -398,12 +403,13 @@ def discard_run(run: RunDirectory) -> None:
     If the run is an update, the array and all of its shards stay; each shard is whole, either old
     or new. An array in a directory that the run was to replace stays, or is put back.
     """
-    holders = live_holders(run.path)
+    holders = live_holders(run.shared)
     if holders:
         raise held(run, holders[0])
     over = replace(run, state=TAKEN)
-    with as_store_error(str(run.path), "cannot take away"), contextlib.suppress(FileNotFoundError):
-        os.rename(run.path, over.path)
+    path = str(run.shared)
+    with as_store_error(path, "cannot take away"), contextlib.suppress(FileNotFoundError):
+        os.rename(run.shared, over.shared)
     settle(over)
 
 
@@ -423,10 +429,11 @@ def drop_orphan(run: RunDirectory) -> None:
     over = replace(run, state=TAKEN)
     with as_store_error(str(run.path), "cannot remove"):
         with contextlib.suppress(FileNotFoundError):
-            os.rename(run.path, over.path)
-        for token in listed(over.path, TOKEN):
+            os.rename(run.shared, over.shared)
+        for token in listed(over.shared, TOKEN):
             token.unlink(missing_ok=True)
-        over.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
+        for one in over.outputs():
+            one.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
     settle(over)
 
 
@@ -450,38 +457,52 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
     - `own_journals`: prefix of the names of journals that need not be read; see :func:`end_run`.
     """
     try:
-        _settle(over, own_journals)
+        with as_store_error(str(over.shared), "cannot remove"):
+            _settle(over, own_journals)
     except (StoreError, RunEndedError):
-        if is_there(over.path):
+        if is_there(over.shared):
             raise  # otherwise another process has settled the run
 
 
 def _settle(over: RunDirectory, own_journals: str) -> None:
-    with as_store_error(str(over.path), "cannot remove"):
-        metadata = _metadata_left(over)
-        if metadata is not None:
-            confirm(over.target)
-            store = over.target.store
-            for token in listed(over.path, TOKEN):
-                token.unlink(missing_ok=True)
-            give_room(over.path / "plan.json")
-            recover_changes(over.path, store, metadata)
-            discard(store, metadata, unended(over, metadata, own_journals))
-            discard_ends(over.target, [over.run, *drivers_in(over.path)])
-            if over.state == TAKEN:
-                told = f"an unfinished run is given up: {over.target.label}"
-                tell(TAKEOVERS, logging.INFO, told, run=over.path)
-                _leave(over, metadata, store)
-                if over.record.replaces:
-                    # Whoever comes late finds no path by which it could move the old array again.
-                    os.rename(over.path, replace(over, state=ENDED).path)
-                    over = replace(over, state=ENDED)
-            if over.makes_array:
-                over.target.place.remove_mark(over)
-        _move_plan(over)
-        _remove(over.path, over.proof)
-        discard_drafts(over.target)
-        remove_empty(over.target)
+    outputs = list(over.outputs()) or [over]
+    left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
+    if left:
+        confirm(over.target)
+        for token in listed(over.shared, TOKEN):
+            token.unlink(missing_ok=True)
+        files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
+        drivers = [over.run, *drivers_in(over.shared)]
+        for one in outputs:
+            give_room(one.path / "plan.json")
+            if (metadata := left.get(one.number)) is not None:
+                store = one.target.store
+                recover_changes(one.path, store, metadata)
+                discard(store, metadata, unended(files, one.number))
+            discard_ends(one.target, drivers)
+        if over.state == TAKEN:
+            told = f"an unfinished run is given up: {over.target.label}"
+            tell(TAKEOVERS, logging.INFO, told, run=over.shared)
+            for one in outputs:
+                if (metadata := left.get(one.number)) is not None:
+                    _leave(one, metadata, one.target.store)
+            if any(one.record.replaces for one in outputs) or len(outputs) > 1:
+                # Whoever comes late finds no path by which it could move an old array again.
+                ended = replace(over, state=ENDED)
+                os.rename(over.shared, ended.shared)
+                over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
+        for one in outputs:
+            if one.makes_array and one.number in left:
+                one.target.place.remove_mark(one)
+    for one in outputs:
+        _move_plan(one)
+    for one in outputs:
+        _remove_data(one.path, one.proof)
+    _remove(over.shared, over.proof)
+    for one in outputs:
+        discard_drafts(one.target)
+        remove_empty(one.target)
+    remove_empty_home(over)
 
 
 def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:
@@ -507,12 +528,55 @@ def remove_orphans(target: Target) -> None:
     remove_empty(target)
 
 
-def _remove(path: Path, proof: Callable[[], Proof]) -> None:
-    """Remove a run's directory.
+def tidy_home(target: Target) -> None:
+    """Remove what is left of runs on several arrays of a hierarchy that nobody can go on with.
 
-    Data that the run has set aside go first, because the plan in the directory is the proof that
-    they are the run's own.
+    These are drafts of dead processes, runs that were begun and have claimed no array, and
+    directories of runs that have ended, whose arrays are all settled.
     """
+    home = target.home
+    if home is None or not is_there(home):
+        return
+    for path in listed(home):
+        state, _, _ = path.name.partition("-")
+        with as_store_error(str(path), "cannot remove"):
+            if state == "draft" and is_left_behind(path):
+                remove_state(path)
+            elif state in ("run", ENDED, TAKEN) and not _is_claimed(path):
+                _remove_unclaimed(path, target)
+    with contextlib.suppress(OSError):
+        home.rmdir()
+        home.parent.rmdir()
+
+
+def _is_claimed(path: Path) -> bool:
+    """Whether the plan of an array names the run whose directory this is, or may do so soon."""
+    _, _, run = path.name.partition("-")
+    own = [part for part in listed(path) if part.name.isdecimal()]
+    for part in own:
+        record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
+        if record is None or record.together is None:
+            continue
+        state = record.together.outputs[record.together.number].state
+        if run_in(path.parent / state / "plan.json") == run:
+            return True
+        if path.name.startswith("run-") and not is_left_behind(part):
+            return True
+    return False
+
+
+def _remove_unclaimed(path: Path, target: Target) -> None:
+    """Remove the directory of a run that no array names any more."""
+    for part in listed(path):
+        if part.name.isdecimal():
+            record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
+            if record is not None:
+                _remove_data(part, partial(proof_in, part, target, record.run))
+    remove_state(path)
+
+
+def _remove_data(path: Path, proof: Callable[[], Proof]) -> None:
+    """Remove the data that a run has set aside in a directory."""
     for name in data_in(path):
         try:
             remove_data(path, name, proof())
@@ -521,6 +585,15 @@ def _remove(path: Path, proof: Callable[[], Proof]) -> None:
         except StoreError:
             if is_there(path / name):
                 raise  # otherwise another process has removed the data, and then the plan
+
+
+def _remove(path: Path, proof: Callable[[], Proof]) -> None:
+    """Remove a run's directory.
+
+    Data that the run has set aside go first, because the plan in the directory is the proof that
+    they are the run's own.
+    """
+    _remove_data(path, proof)
     remove_state(path)
 
 
@@ -539,12 +612,16 @@ def make_end(over: RunDirectory) -> None:
         as_store_error(str(over.path), "cannot make"),
         contextlib.suppress(FileExistsError, FileNotFoundError),
     ):
-        # Without parents: where another process has settled the run, they must not come back.
-        os.mkdir(over.path)
+        if over.record.together is None:
+            # Without parents: where another process has settled the run, they must not come back.
+            os.mkdir(over.path)
+        else:  # no process removes its directory before all plans, so somebody else has done so
+            os.makedirs(over.path)
         # The plan is now that of a newer run, or another process has moved it into the directory.
         if run_in(plan) != over.run:
             try:
-                os.rmdir(over.path)
+                for path in dict.fromkeys((over.path, over.shared)):
+                    os.rmdir(path)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                     raise
@@ -644,7 +721,8 @@ def _begun(over: RunDirectory, part: ArrayMetadata, found: Replay) -> npt.NDArra
     is_left: npt.NDArray[np.bool_] = ~found.ledger.is_done.reshape(part.grid.counts)
     if is_resumed(over.target, over.run):
         return is_left
-    return _shards_in(unended(over, part), part) & is_left
+    files = journals(over, part.grid.n_shards)
+    return _shards_in(unended(files, over.number), part) & is_left
 
 
 def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[np.bool_]:

@@ -27,7 +27,7 @@ import os
 import pwd
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +80,28 @@ def require_trusted(target: Target) -> frozenset[Path]:
     return frozenset(seen)
 
 
+def require_trusted_run(target: Target, shared: Path, own: str) -> None:
+    """Check that the directory of a run on several arrays is trusted, as far as one needs it.
+
+    - `shared`: the directory. It lies beside the root of the hierarchy, in two directories more.
+    - `own`: name of the directory of this array in it.
+    - Raises UntrustedStateError as `require_trusted` does.
+    """
+    above = shared.parent.parent.parent
+    with as_store_error(str(shared), "cannot look at"), contextlib.suppress(*_GONE):
+        around = os.stat(above)
+        circle = _circle(above, around)
+        for path in (shared.parent.parent, shared.parent, shared):
+            found = os.lstat(path)
+            why = _why_not(found, around, circle)
+            if why:
+                raise _error(target, path, why)
+            around = found
+        names = [name for name in os.listdir(shared) if not name.isdecimal() or name == own]
+        for path, reason, cause in _doubts(shared, around, circle, set(), names):
+            raise _error(target, path, reason) from cause
+
+
 def require_trusted_copies(directory: Path) -> None:
     """Check that a directory for copies of shards is trusted, as run state must be.
 
@@ -123,15 +145,20 @@ def _ends_with(place: Place, name: str) -> bool:
 
 
 def _doubts(
-    directory: Path, around: os.stat_result, circle: _Circle, seen: set[Path]
+    directory: Path,
+    around: os.stat_result,
+    circle: _Circle,
+    seen: set[Path],
+    among: Collection[str] | None = None,
 ) -> Iterator[tuple[Path, str, OSError | None]]:
     """Find what is not trusted in a directory of run state.
 
     - `directory`: the directory; its subdirectories are checked, too, but not data and part files.
+    - `among`: names of all that is checked in it; all that it has by default.
     - Yields: error of the system, if there is one.
     """
     try:
-        names = sorted(os.listdir(directory))
+        names = sorted(os.listdir(directory) if among is None else among)
     except PermissionError as error:
         yield directory, "cannot be read by this user", error
         return

@@ -577,7 +577,7 @@ def _ledger_of(
     """
     if run is None or not run.makes_array:
         return None
-    holders = live_holders(run.path, looking=is_look)
+    holders = live_holders(run.shared, looking=is_look)
     if holders:
         raise JournalError(
             f"{run.target.label} is being written by {holders[0].process.name}",

@@ -258,7 +258,7 @@ def salvage_shards(
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
     try:
-        with _ended_or(directory), taking_part(directory.path, driver := _name()):
+        with _ended_or(directory), taking_part(directory.shared, driver := _name()):
             known = OldShards.of(target, metadata)
             salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
@@ -306,7 +306,7 @@ def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: 
         metadata=part,
         strategy=FixedOrder(),
         store=target.store,
-        run_path=str(directory.path),
+        run_path=str(directory.shared),
         parts=str(directory.parts(driver)),
         driver=driver,
         durability=target.durability(),

@@ -106,7 +106,7 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
     window = ShardWindow((0,) * grid.ndim, grid.counts)
     directory = begin_passing(target, "accept", array.metadata.text, identity, window)
     try:
-        with taking_part(directory.path, driver := uuid.uuid4().hex[:12]):
+        with taking_part(directory.shared, driver := uuid.uuid4().hex[:12]):
             _accept(directory, array, driver)
     except Exception:
         # The first error is raised, not one of the clean-up.

@@ -131,6 +131,14 @@ class Place(Protocol):
         """Names of the arrays in such a hierarchy."""
         return iter(())
 
+    def sibling(self, own: str, other: str) -> Place:
+        """Another node of the hierarchy, in which this one has the path `own`."""
+
+    @property
+    def top(self) -> Place | None:
+        """The store as a whole, if this is a node inside of it that a run may write with others."""
+        return None
+
     def check_new(self, layout: str | None) -> None:  # noqa: ARG002
         """Refuse a new array that does not fit where it is to lie.
 

@@ -91,6 +91,15 @@ class Directory(Place):
         """See :attr:`Place.tree_path`."""
         return self.path
 
+    def sibling(self, own: str, other: str) -> Directory:
+        """See :meth:`Place.sibling`."""
+        return Directory(self.path.parents[own.count("/")], other)
+
+    @property
+    def top(self) -> Directory | None:
+        """See :attr:`Place.top`."""
+        return Directory(self.root) if self.name else None
+
     @property
     def groups(self) -> Sequence[Directory]:
         """See :attr:`Place.groups`."""

@@ -88,6 +88,18 @@ class InStore(Place):
         root = store.local_root
         return None if root is None else root / getattr(store, "prefix", "")
 
+    def sibling(self, own: str, other: str) -> InStore:
+        """See :meth:`Place.sibling`."""
+        base, name = self.base, self.name
+        if not f"/{name}".endswith(f"/{own}"):
+            base, name = self.base.whole()[0], self.whole_name
+        return InStore(base, name.removesuffix(own) + other)
+
+    @property
+    def top(self) -> InStore | None:
+        """See :attr:`Place.top`."""
+        return InStore(self.base) if self.name and type(self) is InStore else None
+
     @property
     def groups(self) -> Sequence[InStore]:
         """See :attr:`Place.groups`."""

@@ -87,11 +87,18 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
             value=str(directory),
             remedy="give a directory outside of it",
         )
-    # One place has one name, however it is divided between the store and the name in it.
+    return RunState(directory / state_name(place), in_store)
+
+
+def state_name(place: InStore) -> str:
+    """Name of the directory of the run state of an array in a store.
+
+    One place has one name, however it is divided between the store and the name in it.
+    """
     where = "/".join(filter(None, (place.base.token.rstrip("/"), place.name)))
     digest = blake2b(where.encode(), digest_size=8).hexdigest()
     last = (where.partition("/")[2].rpartition("/")[2] or "array").encode()[:100]
-    return RunState(directory / f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}", in_store)
+    return f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}"
 
 
 def _is_in_bucket(place: InStore) -> bool:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import DURABILITY, RUN_DIR, value_of
@@ -58,6 +58,9 @@ __all__ = [
 
 
 UPDATES = "updates"
+
+TOGETHER = "together"
+"""Name of the directory of runs that write several arrays, beside the root of their hierarchy."""
 
 COMPACTION = "compaction"
 """Name of the directory of a compaction among those of the updates."""
@@ -107,6 +110,21 @@ class Target:
     def run_path(self) -> Path:
         """Directory of the run state; for an update, a directory in that of the array."""
         return self.beside / UPDATES / self.update if self.update else self.beside
+
+    @property
+    def home(self) -> Path | None:
+        """Directory for runs that write several arrays of the hierarchy; None if there is none.
+
+        It is beside the hierarchy's root, and so no reader of a group finds it there.
+        """
+        top = self.place.top
+        if top is None or self.update or self.in_store:
+            return None
+        if isinstance(top, Directory):
+            return top.beside / TOGETHER
+        from shardwrite.place.run_state import state_name
+
+        return self.beside.with_name(state_name(cast("InStore", top))) / TOGETHER
 
     @property
     def others(self) -> list[Target]:

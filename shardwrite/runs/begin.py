@@ -7,12 +7,11 @@ import itertools
 import logging
 import math
 import os
-import uuid
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
@@ -23,12 +22,14 @@ from shardwrite.format.sharding import why_kept
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box
 from shardwrite.host.stopping import RUNS, tell
-from shardwrite.journal.begin import begin_run, differences, same_source_remedy, tidied_run
+from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
+from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.replay import JournalFile, journals
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
 from shardwrite.journal.takeover import cancel_begin
 from shardwrite.place.target import (
@@ -43,7 +44,7 @@ from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
-from shardwrite.stores.looking import as_store_error
+from shardwrite.stores.looking import as_store_error, is_there
 from shardwrite.write.context import Scratch, probe_here
 
 # ---- Scratch: room on the disks of workers for shards that wait there
@@ -116,6 +117,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
+    files: dict[Path, list[JournalFile]] = {}
     for session in sessions:
         with (
             _ended_or(session.directory),
@@ -128,9 +130,17 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             elif session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
             session.list_before()
-            session.catch_up(engine, may_list=True)
+            session.catch_up(engine, may_list=True, files=_journals_of(session, files))
         _tell_source(session)
     return sessions
+
+
+def _journals_of(session: Session, read: dict[Path, list[JournalFile]]) -> Sequence[JournalFile]:
+    """Content of the journals of a session's run, which are read once for all of its arrays."""
+    path = session.directory.shared
+    if path not in read:
+        read[path] = journals(session.directory, session.job.plan.metadata.grid.n_shards)
+    return read[path]
 
 
 def _tell_source(session: Session) -> None:
@@ -149,24 +159,62 @@ def _tell_source(session: Session) -> None:
 def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
     """Begin or join the runs of all jobs, none of which has changed an array yet.
 
-    If one of them cannot begin, the new runs of the others are taken back.
+    New arrays of one hierarchy are written by one run. If one of the runs cannot begin, the new
+    runs of the others are taken back.
     """
-    sessions: list[Session] = []
+    begun: dict[Target, RunDirectory] = {}
+    sessions: dict[Target, Session] = {}
     new: list[RunDirectory] = []
     try:
-        for job in jobs:
-            directory, is_new = begin_beside(job.target, partial(_begin_one, job))
-            _check_shape(job, directory, is_new=is_new)
-            (_probe_new if is_new else _probe)(job, directory, engine)
-            new += [directory] if is_new else []
-            verb = "begun" if is_new else "joined"
-            tell(RUNS, logging.INFO, f"{verb}: {_described(job)}", run=directory.path)
-            sessions.append(stack.enter_context(_open(job, directory)))
+        for together in _in_one_run(jobs):
+            first = together[0]
+            directories = begin_beside(
+                [_request(job) for job in together],
+                restart=first.options.restart,
+                durability=first.durability,
+            )
+            new += [run for run, is_new in directories if is_new][:1]
+            for job, (directory, is_new) in zip(together, directories, strict=True):
+                begun[job.target] = directory
+                _check_shape(job, directory, is_new=is_new)
+                verb = "begun" if is_new else "joined"
+                tell(RUNS, logging.INFO, f"{verb}: {_described(job)}", run=directory.path)
+            for directory in {directory.shared: directory for directory, _ in directories}.values():
+                own = [job for job in together if begun[job.target].shared == directory.shared]
+                is_new = directory.run in {run.run for run in new}
+                (_probe_new if is_new else _probe)(own, directory, engine)
+                opened = stack.enter_context(_open(own, [begun[job.target] for job in own]))
+                sessions |= {session.job.target: session for session in opened}
     except BaseException:
+        drivers = [session.driver for session in sessions.values()]
         for directory in new:
-            _take_back_unused(directory, [session.driver for session in sessions])
+            _take_back_unused(directory, drivers)
         raise
-    return sessions
+    return [sessions[job.target] for job in jobs]
+
+
+def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
+    """The jobs, by the runs that write them."""
+    runs: dict[object, list[Job]] = {}
+    for job in jobs:
+        home = job.target.home if job.makes_array else None
+        is_alone = home is None or not _can_be_made(home)
+        key = job.target if is_alone else (home, job.options.restart, job.durability)
+        runs.setdefault(key, []).append(job)
+    return list(runs.values())
+
+
+def _can_be_made(directory: Path) -> bool:
+    """Whether this user may make a directory, as far as the rights of those above it tell."""
+    there = next(path for path in (directory, *directory.parents) if is_there(path))
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+def _request(job: Job) -> Request:
+    """What a run is begun for."""
+    metadata = job.plan.metadata
+    intent = intent_of(job.plan, job.options.mode)
+    return Request(job.target, intent, metadata.text, metadata.grid.n_shards)
 
 
 def _described(job: Job) -> str:
@@ -181,7 +229,7 @@ def _described(job: Job) -> str:
 def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
     """Take a new run back, unless another process has joined it meanwhile."""
     with contextlib.suppress(StoreError):  # the first error is the one to report
-        if all(holder.driver in own_drivers for holder in live_holders(directory.path)):
+        if all(holder.driver in own_drivers for holder in live_holders(directory.shared)):
             cancel_begin(directory, is_claimed=True)
 
 
@@ -203,7 +251,7 @@ def join(
         )
     told = f"joined for {len(only):,} shards: {_described(job)}"
     tell(RUNS, logging.INFO, told, run=directory.path)
-    with _open(job, directory) as session:
+    with _open([job], [directory]) as (session,):
         with as_store_error(str(directory.path), "cannot go on with"):
             session.list_before()
             session.catch_up(engine, may_list=may_list, only=only)
@@ -224,25 +272,29 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
-    """Work on a run under a lease.
+def _open(jobs: Sequence[Job], directories: Sequence[RunDirectory]) -> Iterator[list[Session]]:
+    """Work on a run under a lease, with a session for each of its arrays.
 
     A failure is noted in the journal, and part files are removed at the end.
     """
-    session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
-    with _ended_or(directory), taking_part(directory.path, session.driver):
+    driver, path = new_name(), directories[0].shared
+    sessions = [
+        Session(job, directory, driver, Ledger(job.plan.metadata.grid))
+        for job, directory in zip(jobs, directories, strict=True)
+    ]
+    with _ended_or(directories[0]), taking_part(path, driver):
         try:
-            yield session
+            yield sessions
         except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process
-            tell(RUNS, logging.INFO, "this process leaves the run", run=directory.path)
+            tell(RUNS, logging.INFO, "this process leaves the run", run=path)
             raise
         except Exception as error:
             told = f"failed: {type(error).__name__}: {error}"  # INFO, since the error is raised
-            tell(RUNS, logging.INFO, told, run=directory.path)
-            session.note_failure(error)
+            tell(RUNS, logging.INFO, told, run=path)
+            sessions[0].note_failure(error)
             raise
         finally:
-            session.discard_parts()
+            sessions[0].discard_parts()
 
 
 def _check_apart(jobs: Sequence[Job]) -> None:
@@ -315,17 +367,6 @@ def _make_way(job: Job) -> None:
         refuse_overlapping_runs(job.target, intent, restart=restart)
 
 
-def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
-    """Begin or find the run of a job, and return it and whether it is new."""
-    return begin_run(
-        job.target,
-        intent_of(job.plan, job.options.mode),
-        job.plan.metadata.text,
-        restart=job.options.restart,
-        durability=job.durability,
-    )
-
-
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     """Refuse an update if the array's shape has changed between its plan and its begin.
 
@@ -357,14 +398,16 @@ def _was_left(job: Job) -> bool:
     return receipt is not None and receipt.update(intent.digest, intent.identity) is not None
 
 
-def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
+def _probe(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None:
     """Check that every worker can write into the run directory, or finds the lease in the bucket.
 
     - Raises RunEndedError if another process has ended the run.
     """
-    path, fence = str(directory.path), fence_of(job.target)
+    job = jobs[0]
+    path, fence = str(directory.shared), fence_of(job.target)
     scratch = job.target.store.scratch
-    outcomes = engine.on_every_worker(probe_here, path, DOCUMENT, fence, scratch)
+    token = str((directory.path / DOCUMENT).relative_to(directory.shared))
+    outcomes = engine.on_every_worker(probe_here, path, token, fence, scratch)
     troubles = [(worker, one.trouble) for worker, one in outcomes.items() if one.trouble]
     if troubles:
         if directory.has_ended:
@@ -383,18 +426,18 @@ def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
         )
     if scratch is not None:
         rooms = {worker: one.scratch for worker, one in outcomes.items() if one.scratch}
-        check_scratch(rooms, scratch, needed_by(job), engine.n_processes)
-    is_spooled = not math.isinf(job.plan.memory.spool_ratio)
+        check_scratch(rooms, scratch, max(map(needed_by, jobs)), engine.n_processes)
+    is_spooled = any(not math.isinf(each.plan.memory.spool_ratio) for each in jobs)
     if is_spooled and any(one.is_far for one in outcomes.values()):
         from shardwrite.write.spool import no_spool  # for its error
 
         raise no_spool(path)
 
 
-def _probe_new(job: Job, directory: RunDirectory, engine: Engine) -> None:
+def _probe_new(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None:
     """Check a new run as `_probe` does, and take it back if a worker cannot write there."""
     try:
-        _probe(job, directory, engine)
+        _probe(jobs, directory, engine)
     except BaseException:
         cancel_begin(directory, is_claimed=True)
         raise

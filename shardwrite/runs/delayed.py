@@ -46,7 +46,7 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
             sessions = begin(todo, engine, stack)
         for session in sessions:
             session.is_later = True
-            session.directory.parts(session.driver).mkdir()
+            session.directory.parts(session.driver).mkdir(exist_ok=True)
         merged, keys = one_graph(sessions, engine)
     merged = HighLevelGraph(
         {name: _unless_ended(layer) for name, layer in merged.layers.items()}, merged.dependencies
@@ -145,7 +145,7 @@ def _taking_part(sessions: Sequence[Session]) -> Iterator[None]:
                 if found is None or found.run != session.directory.run:
                     path = str(session.directory.path)
                     raise RunEndedError("this run has ended, or was given up", path=path)
-                stack.enter_context(taking_part(found.path, session.driver))
+                stack.enter_context(taking_part(found.shared, session.driver))
         yield
 
 

@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -48,7 +47,7 @@ from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
-from shardwrite.journal.rundir import holding
+from shardwrite.journal.rundir import holding, run_at
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin
@@ -106,14 +105,14 @@ def execute(
                 for session in sessions:
                     compute_again(session, engine, on_report, looks_at_copy=looks_again)
                 for session in sessions:
-                    session.n_retried = sum(session.driver in key[0] for key in engine.retried)
+                    session.n_retried = sum(session.name in key[0] for key in engine.retried)
                 seconds = [time.perf_counter() - start] * len(sessions)
                 done = iter(finish_together(sessions, seconds))
         except (RunEndedError, SpecError) as error:
             if isinstance(error, SpecError) and error.fields["field"] != "store":
                 raise
             path = error.fields["path"] if isinstance(error, RunEndedError) else ""
-            joined = Path(path).name.removeprefix("run-")
+            joined = run_at(path)
             # Another process may have written the same plan, and finished first.
             ended = [finished(job, joined) for job in jobs]
             if any(result is None for result in ended):
@@ -424,7 +423,7 @@ def _compute(
     engine.run(graph, keys, collect, _explainer(sessions))
     for key in engine.retried[n_before:]:
         for session in sessions:
-            if session.driver in key[0]:
+            if session.name in key[0]:
                 told = f"task {key} was run again, because workers that ran it died"
                 tell(RUNS, logging.WARNING, told, run=session.directory.path)
     if any(session.n_left for session in sessions):

@@ -30,11 +30,12 @@ from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.node import has_manifest
 from shardwrite.grid import Box, Shape, unravel
 from shardwrite.host.stopping import RUNS, note_committed, tell
+from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import replay, sweep
+from shardwrite.journal.replay import JournalFile, replay, sweep
 from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.takeover import (
     all_listed,
@@ -225,9 +226,10 @@ class Session:
             metadata=plan.metadata,
             strategy=plan.strategy,
             store=self.job.target.store,
-            run_path=str(self.directory.path),
+            run_path=str(self.directory.shared),
             parts=str(self.directory.parts(self.driver)),
             driver=self.driver,
+            output=self.directory.number,
             durability=self.job.durability,
             write_empty_chunks=plan.write_empty_chunks,
             batch_nbytes=BATCH_NBYTES,
@@ -253,6 +255,11 @@ class Session:
         array = self._read_from
         return "" if array is None else array.store.token
 
+    @property
+    def name(self) -> str:
+        """Name that the keys of this session's tasks have in them, and no other keys."""
+        return f"-{self.driver}.{self.directory.number}-"
+
     def left(self, groups: Iterable[int]) -> list[int]:
         """Those of some groups that still have unwritten shards."""
         n_left = self.ledger.left_in_groups(self.job.plan.partition.group_edges)
@@ -266,7 +273,7 @@ class Session:
             self.spec(),
             self.job.source,
             self.ledger,
-            f"{self.driver}-{name}",
+            f"{self.driver}.{self.directory.number}-{name}",
             shares_memory=engine.shares_memory,
         )
 
@@ -281,7 +288,7 @@ class Session:
         ):
             return ""
         if key[0].startswith("shardwrite-"):
-            if self.driver not in key[0]:
+            if self.name not in key[0]:
                 return ""
             group = plan.partition.group_box(key[1])
             box: Box | None = group if plan.region is None else group.intersect(plan.region)
@@ -300,7 +307,7 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         if report.author is not None:
-            path, level = str(self.directory.path), self.job.durability
+            path, level = str(self.directory.shared), self.job.durability
             journal = journal_for(path, self.driver, level, report.author)
             journal.append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
@@ -424,46 +431,33 @@ class Session:
             )
 
     def finish(self, seconds: float) -> WriteResult:
-        """End the run alone: `check_whole`, then `publish`. It raises what these do."""
-        self.check_whole()
-        return self.publish(self.result(seconds))
+        """End the run of one array. It raises what `finish_together` does."""
+        return finish_together([self], [seconds])[0]
 
-    def publish(self, result: WriteResult) -> WriteResult:
-        """Take steps 5 and 6 of a run, which `journal.rundir` describes; return the same result.
+    def publish(self) -> Document | None:
+        """Publish the document of the array, or change it, and return that of a new array."""
+        directory, metadata = self.directory, self.job.plan.metadata
+        if directory.record.replaces:
+            self._clear()
+        listed = present_listed(metadata, self.job.target.store)
+        if self.job.makes_array:
+            return directory.publish(self.job.durability, self.driver, listed)
+        if self.job.is_update or has_manifest(metadata.document):
+            self._change_document(listed)
+        return None
 
-        If another process takes them at the same time, an error here is ignored if the receipt
-        shows that this run has ended.
-        """
-        directory, options = self.directory, self.job.options
-        try:
-            with (
-                as_store_error(directory.target.label, "cannot publish"),
-                contextlib.ExitStack() as stack,
-            ):
-                metadata = self.job.plan.metadata
-                if directory.record.replaces:
-                    self._clear()
-                listed = present_listed(metadata, self.job.target.store)
-                if self.job.makes_array:
-                    directory.publish(self.job.durability, self.driver, listed)
-                elif self.job.is_update or has_manifest(metadata.document):
-                    stack.enter_context(directory.ending())
-                    self._change_document(listed)
-                receipt = make_receipt(directory, self.job, self.ledger, result)
-                report = self._report(result.seconds) if options.keep_report else None
-                directory.leave(receipt, self.job.durability, self.driver, report)
-            with as_store_error(directory.target.label, "cannot end"):
-                end_run(directory, own_journals(self.driver))
-            tell(RUNS, logging.INFO, f"ended: {directory.target.label}", run=directory.path)
-        except (StoreError, RunEndedError) as error:
-            ended = read_receipt(directory.target)
-            if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
-                raise
-            if not ended.is_of(directory.digest, directory.run):
-                raise RunEndedError(
-                    "another run has taken this one's place", path=str(directory.path)
-                ) from error
-        return result
+    def leave(self, result: WriteResult) -> None:
+        """Leave a receipt in the array, and a report if one is wanted."""
+        receipt = make_receipt(self.directory, self.job, self.ledger, result)
+        report = self._report(result.seconds) if self.job.options.keep_report else None
+        self.directory.leave(receipt, self.job.durability, self.driver, report)
+
+    def ending(self) -> contextlib.AbstractContextManager[object]:
+        """Claim to hold while `publish` and `leave` change an array that others may change, too."""
+        is_change = self.job.is_update or has_manifest(self.job.plan.metadata.document)
+        if self.job.makes_array or not is_change:
+            return contextlib.nullcontext()
+        return self.directory.ending()
 
     def _clear(self) -> None:
         """Remove objects of an old array in a bucket that the new one does not have."""
@@ -514,7 +508,8 @@ class Session:
             self.ledger = replay(self.directory, metadata).ledger  # of an earlier call
             self._clear()
         listed = partial(all_listed, metadata, metadata.grid.whole)
-        self.directory.publish(self.job.durability, self.driver, listed)
+        document = self.directory.publish(self.job.durability, self.driver, listed)
+        self.directory.publish_groups(document, self.job.durability, self.driver)
 
     def _report(self, seconds: float) -> bytes:
         """Content of the file with the report of the run; the call has taken some seconds."""
@@ -525,7 +520,12 @@ class Session:
         return made
 
     def catch_up(
-        self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None
+        self,
+        engine: Engine,
+        *,
+        may_list: bool,
+        only: Collection[int] | None = None,
+        files: Sequence[JournalFile] | None = None,
     ) -> None:
         """Read from the journals which shards are done, and remove what dead processes have left.
 
@@ -535,12 +535,13 @@ class Session:
         - `only`: ranks of the shards that this process is responsible for, if it works on a part.
           Only these are checked. Their indexes are checked even if a journal calls them durable,
           because no other process of the run does so.
+        - `files`: content of the journals; read now by default.
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
         recover_changes(self.directory.path, self.job.target.store, metadata)
-        found = replay(self.directory, metadata)
+        found = replay(self.directory, metadata, files=files)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
@@ -635,7 +636,7 @@ class Session:
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
         with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
-            journal_for(str(self.directory.path), self.driver, self.job.durability).append(
+            journal_for(str(self.directory.shared), self.driver, self.job.durability).append(
                 {"failed": cause_of(error)}
             )
 
@@ -650,8 +651,57 @@ class Session:
 
 
 def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> list[WriteResult]:
-    """End the runs of several arrays: none is published before all of them are whole."""
+    """End runs: steps 5 and 6, which `journal.rundir` describes.
+
+    No array is published before all of them are whole, and no new group before its arrays.
+
+    If another process takes these steps at the same time, an error here is ignored if the receipts
+    show that the runs have ended.
+    """
     for session in sessions:
         session.check_whole()
     results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]
-    return [session.publish(result) for session, result in zip(sessions, results, strict=True)]
+    try:
+        _publish(sessions, results)
+        for session in {session.directory.shared: session for session in sessions}.values():
+            directory = session.directory
+            own = [s.directory.number for s in sessions if s.directory.shared == directory.shared]
+            with as_store_error(directory.target.label, "cannot end"):
+                if is_left(directory, but=own):
+                    end_run(directory, own_journals(session.driver))
+                    tell(RUNS, logging.INFO, f"ended: {directory.target.label}", run=directory.path)
+    except (StoreError, RunEndedError) as error:
+        for session in sessions:
+            _check_ended(session.directory, error)
+    return results
+
+
+def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> None:
+    """Publish the documents of arrays, then those of new groups, and leave receipts."""
+    new: list[tuple[Session, Document]] = []
+    for session, result in zip(sessions, results, strict=True):
+        with as_store_error(session.job.target.label, "cannot publish"), session.ending():
+            document = session.publish()
+            if document is None:
+                session.leave(result)
+            else:
+                new.append((session, document))
+    for session, document in new:
+        with as_store_error(session.job.target.label, "cannot publish"):
+            session.directory.publish_groups(document, session.job.durability, session.driver)
+    is_new = {id(session) for session, _ in new}
+    for session, result in zip(sessions, results, strict=True):
+        if id(session) in is_new:
+            with as_store_error(session.job.target.label, "cannot publish"):
+                session.leave(result)
+
+
+def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> None:
+    """Raise an error, unless the run has ended and the receipt of the array says so."""
+    ended = read_receipt(directory.target)
+    if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
+        raise error
+    if not ended.is_of(directory.digest, directory.run):
+        raise RunEndedError(
+            "another run has taken this one's place", path=str(directory.path)
+        ) from error

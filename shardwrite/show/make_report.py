@@ -365,12 +365,12 @@ def report(call: RunArguments) -> RunReport:
     target = fetched(resolve_target(call.store, call.name, call.run_dir, is_read=True))
     beside = look_beside(target)
     # the run that makes the array, or else an update, best one that somebody makes now
-    at_work = [run for run in beside.updates if live_holders(run.path, looking=True)]
+    at_work = [run for run in beside.updates if live_holders(run.shared, looking=True)]
     run = next((run for run in (beside.run, *at_work, *beside.updates) if run is not None), None)
     if run is not None:
         timeline = timeline_of(run, metadata_of(run))
         # Read after the journals: a process that has a journal here has a lease, if it lives.
-        state = "running" if live_holders(run.path, looking=True) else "interrupted"
+        state = "running" if live_holders(run.shared, looking=True) else "interrupted"
         return make_report(run.target.label, run.record, timeline, state=state, now=time.time())
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     report_kept = _kept(target, receipt)

@@ -91,7 +91,7 @@ class Timeline:
 
 def timeline_of(run: RunDirectory, metadata: ArrayMetadata) -> Timeline:
     """Read the timeline of a run from its journals. Nothing is written."""
-    reader = _Reader(metadata)
+    reader = _Reader(metadata, run)
     for path in journals_of(run):
         # A journal disappears if the run ends meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
@@ -106,8 +106,8 @@ class _Reader:
     A million commits take about 60 MB.
     """
 
-    def __init__(self, metadata: ArrayMetadata) -> None:
-        self._metadata = metadata
+    def __init__(self, metadata: ArrayMetadata, run: RunDirectory) -> None:
+        self._metadata, self._run = metadata, run
         self._ledger = Ledger(metadata.grid)
         self._sizes = elements_in_shards(metadata.grid) * metadata.itemsize
         self._workers: list[Worker] = []
@@ -119,7 +119,7 @@ class _Reader:
 
     def read(self, path: Path) -> None:
         """Read a journal."""
-        lines = lines_of(path, self._metadata.grid.n_shards)
+        lines = lines_of(self._run, path, self._metadata.grid.n_shards)
         first = next(lines, None)
         head = Head.from_dict(first or {})
         writer = head.writer
@@ -130,7 +130,7 @@ class _Reader:
         tasks: dict[str, tuple[Beginning, float | None]] = {}
         spent: dict[str, tuple[float, float]] = {}  # time of a task's last entry, and its cpu time
         for line in lines:
-            if line is None:
+            if line is None or line.get("output", 0) != self._run.number:
                 continue
             at = time_in(line)
             now = None if at is None or head.begun is None else head.begun + at
@@ -158,7 +158,9 @@ class _Reader:
 
     def _entered(self, line: Mapping[str, JSON], worker: Worker) -> Entry:
         """Parse an entry, and enter its shards into the ledger."""
-        entry = Entry.on_grid(line, self._metadata.grid.n_shards)
+        entry = Entry.parsed(line)
+        if not entry.fits(self._metadata.grid.n_shards):
+            raise ValueError("it has shards of another array")
         self._n_redone += int(self._ledger.is_done[list(entry.shards)].sum())
         self._ledger.enter(entry, worker.name)
         worker.peak_nbytes = max(worker.peak_nbytes, entry.peak_nbytes)

@@ -294,7 +294,7 @@ def cancel_all(target: Target) -> Cancelled:
         return Cancelled([], 0)
     cancelled = cancel_left(find)
     known = find()
-    holders = [holder for run in runs for holder in live_holders(run.path)]
+    holders = [holder for run in runs for holder in live_holders(run.shared)]
     alive = [
         f"{h.process.host or 'unknown'}:{h.process.pid or 'unknown'} {h.process.job or ''}".strip()
         for h in holders

@@ -125,7 +125,7 @@ def record_jobs(
     among = among or submitted(run).among
     place = {} if among is None else {"among": [among.before_nbytes, among.total_nbytes]}
     write_note(
-        run.path / f"{JOBS_PREFIX}{array}.json",
+        run.shared / f"{JOBS_PREFIX}{array}.json",
         {"array": array, "finalize": finalize, "n_parts": n_parts, **place},
     )
 
@@ -164,8 +164,8 @@ class DriverNote:
             "workers": list(workers),
             "has_ended": has_ended,
         }
-        write_note(_note_of(run.path, self.name), facts)
-        self._run_path, self._workers, self._touched = run.path, list(workers), time.monotonic()
+        write_note(_note_of(run.shared, self.name), facts)
+        self._run_path, self._workers, self._touched = run.shared, list(workers), time.monotonic()
 
     @property
     def is_told_to_end(self) -> bool:
@@ -188,7 +188,7 @@ def submitted(run: RunDirectory) -> Submitted:
     Ids that are not numbers of jobs are left out, because they go to SLURM's commands.
     """
     found: list[tuple[float, Path, bytes, Mapping[str, object]]] = []
-    for path in listed(run.path, JOBS_PREFIX, ".json"):
+    for path in listed(run.shared, JOBS_PREFIX, ".json"):
         # A note that is gone belongs to a run that has ended meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
             data = read_file(path)

@@ -244,7 +244,7 @@ def _look(target: Target) -> _Look | Status:
     past = histories(run, plan.metadata)
     # Leases are read after the journals, so every process that has a journal here has a lease too,
     # if it lives.
-    holders = live_holders(run.path, looking=True)
+    holders = live_holders(run.shared, looking=True)
     return _Look(target, beside, run, plan, ledger, past, holders, submitted(run))
 
 

@@ -64,11 +64,14 @@ class Proof:
 
     @property
     def _is_plan(self) -> bool:
-        """Whether the entry is the plan of the run in `run_path`."""
-        return (
-            bool(self.entry.get("run"))
-            and self.run_path.name.partition("-")[2] == self.entry["run"]
-        )
+        """Whether the entry is the plan of the run in `run_path`, or above it."""
+        run, path = self.entry.get("run"), self.run_path
+        return bool(run) and run in (_run_of(path.name), _run_of(path.parent.name))
+
+
+def _run_of(name: str) -> str:
+    """Name of the run to which a directory of this name belongs."""
+    return name.partition("-")[2]
 
 
 def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:

@@ -261,13 +261,13 @@ class Window:
         with contextlib.ExitStack() as stack:
             stack.enter_context(holding(target))
             directory = begin_passing(target, "stream", whole.text, identity, window, durability)
-            stack.enter_context(taking_part(directory.path, driver))
+            stack.enter_context(taking_part(directory.shared, driver))
             lease = stack.pop_all()
         spec = WriteSpec(
             metadata=part,
             strategy=strategy,
             store=target.store,
-            run_path=str(directory.path),
+            run_path=str(directory.shared),
             parts=str(directory.parts(driver)),
             driver=driver,
             durability=durability,

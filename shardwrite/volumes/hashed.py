@@ -289,7 +289,7 @@ def remove_spool(target: Target) -> bool:
     """
     with holding(target):
         run = tidied_run(target)
-        if run is not None and not live_holders(run.path):
+        if run is not None and not live_holders(run.shared):
             discard_run(run)
     return run is not None
 

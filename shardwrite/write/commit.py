@@ -270,7 +270,7 @@ def _committed(
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     """Journal line for the beginning of an attempt at the shards of a group."""
     shards = spec.metadata.grid.shard_range(group)
-    return Beginning(attempt, (shards.start, shards.stop))
+    return Beginning(attempt, (shards.start, shards.stop), spec.output)
 
 
 def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:
@@ -298,6 +298,7 @@ def _entry(
         peak_nbytes=peak_memory_nbytes(spec.run_path),
         more=more,
         cpu_seconds=round(progress.cpu_seconds, 6),
+        output=spec.output,
     )
 
 

@@ -112,6 +112,7 @@ class WriteSpec:
     run_path: str  # directory of the run. If it is gone, nothing may be committed.
     parts: str  # directory for part files
     driver: str  # name of the driver for which tasks run. The names of temporaries begin with it.
+    output: int = 0  # number of the array among those of the run
     durability: str  # durability level at which shards are committed
     write_empty_chunks: bool  # store also inner chunks that hold only the fill value
     batch_nbytes: int  # decoded bytes that a thread encodes at a time
