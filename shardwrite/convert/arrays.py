@@ -106,12 +106,10 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(path, pattern) for path in above for pattern in patterns)
 
 
-def make_groups(
-    tree: Hierarchy, wanted: Callable[[Group], bool], dst: Any, mode: str, durability: str | None
-) -> None:
-    """Make the groups of a hierarchy in another place, without consolidated metadata.
-
-    Groups that are there with the same documents stay as they are.
+def new_groups(
+    tree: Hierarchy, wanted: Callable[[Group], bool], dst: Any, mode: str
+) -> list[tuple[Group, Place]]:
+    """The groups that a hierarchy has in another place, after a check of what stands there.
 
     - `mode`: whether the document of a group may be replaced.
     """
@@ -133,7 +131,15 @@ def make_groups(
                 value=place.label,
                 remedy='give another place, or mode="w" to replace its attributes',
             )
-    for group, place in zip(groups, places, strict=True):
+    return list(zip(groups, places, strict=True))
+
+
+def make_groups(groups: Sequence[tuple[Group, Place]], durability: str | None) -> None:
+    """Make groups that are missing, without consolidated metadata.
+
+    Groups that are there with the same documents stay as they are.
+    """
+    for group, place in groups:
         if not place.has(DOCUMENT):
             put_document(place, rendered(group.document).encode(), durability)
             continue
@@ -530,38 +536,51 @@ HAS_LAYOUT = "it has this layout already"
 def convert_all(
     tree: Hierarchy, made: Sequence[NamedConversion], dst: Any, call: ConversionCall, engine: Engine
 ) -> tuple[ConvertedArray, ...]:
-    """Run the conversions one after the other."""
+    """Run the conversions, of which none is published before all of them are whole."""
     names = [one.name for one in made]
 
     def is_wanted(group: Group) -> bool:
         return call.wanted.patterns.want_group(group.name, names)
 
-    growing = {one.name: _settled(one, call.while_growing) for one in made}
-    make_groups(tree, is_wanted, dst, call.run.mode, call.run.durability)
-    arrays = []
+    growing = [_settled(one, call.while_growing) for one in made]
+    groups = new_groups(tree, is_wanted, dst, call.run.mode)
+    documents = {place.name: group.document for group, place in groups}
+    jobs = [
+        Job(
+            one.planned.chunks,
+            one.planned.plan,
+            resolve_target(dst, one.name or None, call.run_dir),
+            call.run,
+            documents,
+        )
+        for one in made
+    ]
     with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
-        for one in made:
-            target = resolve_target(dst, one.name or None, call.run_dir)
-            job = Job(one.planned.chunks, one.planned.plan, target, call.run)
-            is_settled, n_left = growing[one.name], 0
-            if is_settled is None:
-                (result,) = execute([job], engine, on_report)
-            else:
-                result, n_left = execute_settled(job, engine, on_report, is_settled)
-            arrays.append(
-                ConvertedArray(
-                    name=one.name,
-                    path=target.label,
-                    how=one.how,
-                    why=one.why,
-                    result=result,
-                    n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
-                    n_left=n_left,
-                )
-            )
+        if call.while_growing is None:
+            done = [(result, 0) for result in execute(jobs, engine, on_report)]
+        else:  # groups come first, so that what is there can be opened
+            make_groups(groups, call.run.durability)
+            done = [
+                execute_settled(job, engine, on_report, is_settled)
+                for job, is_settled in zip(jobs, growing, strict=True)
+                if is_settled is not None
+            ]
+    make_groups(groups, call.run.durability)
+    arrays = [
+        ConvertedArray(
+            name=one.name,
+            path=job.target.label,
+            how=one.how,
+            why=one.why,
+            result=result,
+            n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
+            n_left=n_left,
+        )
+        for one, job, (result, n_left) in zip(made, jobs, done, strict=True)
+    ]
     if not any(array.n_left for array in arrays):
-        done = [(one.name, one.planned) for one in made]
-        consolidate(tree, is_wanted, done, dst, call.run.durability)
+        planned = [(one.name, one.planned) for one in made]
+        consolidate(tree, is_wanted, planned, dst, call.run.durability)
     return tuple(arrays)
 
 

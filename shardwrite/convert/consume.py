@@ -23,6 +23,7 @@ from shardwrite.convert.arrays import (
     keeping_names,
     labelled,
     make_groups,
+    new_groups,
     plan_all,
     refuse_loss_of,
 )
@@ -418,7 +419,7 @@ def _consume(
 ) -> Consumed:
     """Make the new hierarchy, and remove the old one but for its last directories."""
     level = min(target.durability(call.run.durability) for target in targets.values())
-    make_groups(tree, _every, call.dst, call.run.mode, level)
+    make_groups(new_groups(tree, _every, call.dst, call.run.mode), level)
     for group in tree.groups:
         states[f"{group.name}/"].hide()
     done = []

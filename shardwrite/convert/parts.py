@@ -21,6 +21,7 @@ from shardwrite.convert.arrays import (
     call_of,
     consolidate,
     make_groups,
+    new_groups,
     plan_all,
 )
 from shardwrite.convert.keywords import (
@@ -111,7 +112,7 @@ class PlannedParts:
     def begin(self, engine: Engine) -> None:
         """Make the groups, and begin the run of each array."""
         run = self.call.run
-        make_groups(self.tree, self.is_wanted, self.call.dst, run.mode, run.durability)
+        make_groups(new_groups(self.tree, self.is_wanted, self.call.dst, run.mode), run.durability)
         jobs = [
             Job(one.planned.chunks, one.planned.plan, self.target_of(one), run) for one in self.made
         ]

@@ -40,7 +40,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -301,17 +301,21 @@ class RunDirectory:
         self._write(self.target.place, DOCUMENT, dump(document), durability, driver)
         return document
 
-    def publish_groups(self, document: Document, durability: str, driver: str) -> None:
+    def publish_groups(
+        self, document: Document, groups: Mapping[str, Document], durability: str, driver: str
+    ) -> None:
         """Make the groups above that are missing, nearest first, and have all list the array.
 
         - `document`: the array's, as it was published.
+        - `groups`: documents of groups by their paths in the store. Others have no attributes.
 
         - Raises RunEndedError if the run has ended meanwhile.
         """
         place = self.target.place
         for group in reversed(place.groups):
             while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":
-                if self._replace(group, None, group_document(), durability, driver):
+                made = groups.get(group.name) or group_document()
+                if self._replace(group, None, made, durability, driver):
                     break
         self.consolidate(document, durability, driver)
 

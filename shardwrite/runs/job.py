@@ -16,14 +16,15 @@ fills.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.checks import choice
+from shardwrite.codecs.documents import Document
 from shardwrite.grid import Box, Shape
 from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
@@ -61,8 +62,8 @@ class RunOptions(RunKeywords):
     remedy_if_there: str = REPLACE
 
     def __post_init__(self) -> None:
-        for field, allowed in _CHOICES.items():
-            choice(field, getattr(self, field), allowed, untold=["r+"])
+        for name, allowed in _CHOICES.items():
+            choice(name, getattr(self, name), allowed, untold=["r+"])
         if self.keep_report:  # rather than when all is written
             needed("report", "run", "a report", field="keep_report", value=True)
 
@@ -84,6 +85,9 @@ class Job:
     plan: Plan
     target: Target  # as `resolve_target` makes it; for an update, see `target_of_update`
     options: RunOptions
+    # Documents of groups that are made if they are missing, by their paths in the store. Others
+    # have no attributes.
+    groups: Mapping[str, Document] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.source.region != self.plan.region:

@@ -446,6 +446,11 @@ class Session:
             self._change_document(listed)
         return None
 
+    def publish_groups(self, document: Document) -> None:
+        """Publish the groups above a new array that are missing."""
+        groups, level = self.job.groups, self.job.durability
+        self.directory.publish_groups(document, groups, level, self.driver)
+
     def leave(self, result: WriteResult) -> None:
         """Leave a receipt in the array, and a report if one is wanted."""
         receipt = make_receipt(self.directory, self.job, self.ledger, result)
@@ -509,7 +514,7 @@ class Session:
             self._clear()
         listed = partial(all_listed, metadata, metadata.grid.whole)
         document = self.directory.publish(self.job.durability, self.driver, listed)
-        self.directory.publish_groups(document, self.job.durability, self.driver)
+        self.publish_groups(document)
 
     def _report(self, seconds: float) -> bytes:
         """Content of the file with the report of the run; the call has taken some seconds."""
@@ -688,7 +693,7 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
                 new.append((session, document))
     for session, document in new:
         with as_store_error(session.job.target.label, "cannot publish"):
-            session.directory.publish_groups(document, session.job.durability, session.driver)
+            session.publish_groups(document)
     is_new = {id(session) for session, _ in new}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
