@@ -30,6 +30,7 @@ from shardwrite.journal.rundir import (
     confirm,
     held,
     other_version,
+    record_in,
     run_in,
 )
 from shardwrite.journal.takeover import (
@@ -47,7 +48,13 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.journal.trust import check_name, require_trusted, require_trusted_run
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, check_surroundings, check_target, refuse_in_place
+from shardwrite.place.target import (
+    TOGETHER,
+    Target,
+    check_surroundings,
+    check_target,
+    refuse_in_place,
+)
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import (
@@ -286,6 +293,26 @@ def record_of(target: Target) -> RunRecord | None:
         raise other_version(target, path, error) from error
     except ValueError:
         return None
+
+
+def runs_below(target: Target) -> list[RunDirectory]:
+    """Runs that write several arrays of the hierarchy at a place: one for each of these arrays.
+
+    Nothing on disk is changed.
+    """
+    found = []
+    for shared in listed(target.beside / TOGETHER, "run-"):
+        for part in sorted(listed(shared), key=lambda part: (len(part.name), part.name)):
+            record = record_in(part / "plan.json")
+            if record is None or record.together is None:
+                continue
+            own = record.together.outputs[record.together.number]
+            place, beside = target.place.member(own.name), shared.parent / own.state
+            array = Target(place, Path(os.path.normpath(beside)))
+            run = find_run(array)
+            if run is not None and run.shared == shared:
+                found.append(run)
+    return found
 
 
 def interrupted_end(target: Target) -> str:

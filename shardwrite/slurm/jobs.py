@@ -20,7 +20,7 @@ from pathlib import Path
 from shardwrite.convert.swap import new_tree_of
 from shardwrite.errors import SpecError, SubmitError
 from shardwrite.host.resources import job_id
-from shardwrite.journal.begin import find_run
+from shardwrite.journal.begin import find_run, runs_below
 from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lock import exclusive
@@ -42,8 +42,8 @@ def targets_at(target: Target) -> list[Target]:
     """The arrays that commands for a target mean.
 
     - Returns: the target itself, and its spool if it has one; see `spool_at`. If a group stands
-      there, each array in it that is there, or that was begun. If it is being converted in its
-      place, the new arrays.
+      there, or is to be made by a run, each array in it that is there, or that was begun. If it is
+      being converted in its place, the new arrays.
     """
     spool = spool_at(target)
     if spool is not None:
@@ -53,7 +53,8 @@ def targets_at(target: Target) -> list[Target]:
     new = new_tree_of(target.place.path)
     place = target.place if new is None else Directory(new)
     if place.kind() != "group":
-        return [target if new is None else resolve_target(new, None)]
+        root = target if new is None else resolve_target(new, None)
+        return [run.target for run in runs_below(root)] or [root]
     return list(_arrays_in(place, ""))
 
 

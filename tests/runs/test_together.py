@@ -70,7 +70,7 @@ def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
 
 
 def test_the_same_call_goes_on_between_two_publications(tmp_path, monkeypatch):
-    def kill(session, result):
+    def kill(session):
         if session.job.target.place.name == "b":
             raise KeyboardInterrupt
 

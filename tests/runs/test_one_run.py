@@ -1,0 +1,218 @@
+"""One run writes all new arrays of a hierarchy: one directory, one lease, one log."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import seams
+import zarr
+from zarr.storage import MemoryStore
+
+import shardwrite
+
+VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
+SIZES = {"shards": 16, "chunks": 4, "source_id": "it"}
+NAMES = ["a", "g/b", "g/h/c"]
+
+
+def write(root, function=lambda block: block, names=NAMES, **more):
+    x = da.from_array(VALUES, chunks=(16, 32))
+    arrays = [x + n for n in range(len(names))]
+    arrays[-1] = arrays[-1].map_blocks(function, dtype="i4")
+    with dask.config.set(scheduler="sync"):
+        return shardwrite.store(arrays, [root] * len(names), names=names, **{**SIZES, **more})
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def begin(root, **more):
+    """A run that has written all shards, and published nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            write(root, **more)
+
+
+def check(root, names=NAMES):
+    for n, name in enumerate(names):
+        np.testing.assert_array_equal(zarr.open_array(root, path=name, mode="r")[:], VALUES + n)
+
+
+def all_below(path):
+    return sorted(found.relative_to(path).as_posix() for found in path.rglob("*"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in" / "tree.zarr"
+
+
+def test_there_is_one_directory_one_lease_and_one_log(root):
+    seen = []
+
+    def look(block):
+        seen[:] = all_below(root.parent)
+        return block
+
+    write(root, look)
+    runs = [path for path in seen if path.count("run-") == 1 and path.count("/") == 2]
+    assert len(runs) == 1, "of all three arrays"
+    assert runs[0].startswith("tree.zarr.shardwrite/together/")
+    (run,) = runs
+    inside = [path.removeprefix(f"{run}/") for path in seen if path.startswith(f"{run}/")]
+    assert sum(name.startswith("lease-") for name in inside) == 1
+    assert [name for name in inside if name.isdecimal()] == ["0", "1", "2"]
+    assert all_below(root.parent) == ["tree.zarr", *(f"tree.zarr/{p}" for p in all_below(root))]
+    assert not [path for path in all_below(root) if ".shardwrite" in path]
+    check(root)
+
+
+def test_nothing_of_it_is_visible_before_all_is_there(root):
+    begin(root)
+    assert len(list(root.parent.rglob("journal-*"))) == 1
+    assert not list(root.rglob("zarr.json"))
+    results = write(root)
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4]
+    check(root)
+
+
+def test_children_are_published_before_their_groups(root, monkeypatch):
+    order = []
+    publish = os.rename
+
+    def note(source, target, *rest, **more):
+        if str(target).startswith(f"{root}/") and str(target).endswith("zarr.json"):
+            order.append(os.path.relpath(str(target), root))
+        return publish(source, target, *rest, **more)
+
+    monkeypatch.setattr(os, "rename", note)
+    write(root, names=["g/h/c", "a", "g/b"])
+    arrays = ["g/h/c/zarr.json", "a/zarr.json", "g/b/zarr.json"]
+    assert order == [*arrays, "g/h/zarr.json", "g/zarr.json", "zarr.json"]
+
+
+def test_the_same_call_for_some_of_the_arrays_does_its_own(root):
+    begin(root)
+    result = (da.from_array(VALUES, chunks=(16, 32))).to_sharded_zarr(root, name="a", **SIZES)
+    assert result.n_resumed_shards == 4
+    assert (root / "a" / "zarr.json").exists()
+    assert not (root / "g" / "b" / "zarr.json").exists()
+    write(root)
+    check(root)
+    assert sorted(path.name for path in root.parent.iterdir()) == ["tree.zarr"]
+
+
+def test_a_run_of_one_of_the_arrays_is_joined(root):
+    x = da.from_array(VALUES, chunks=(16, 32)) + 1
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            x.to_sharded_zarr(root, name="g/b", **SIZES)
+    write(root)
+    check(root)
+    assert sorted(path.name for path in root.parent.iterdir()) == ["tree.zarr"]
+
+
+def test_another_plan_for_one_of_them_is_refused(root):
+    begin(root)
+    x = da.from_array(VALUES, chunks=(16, 32))
+    with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+        x.to_sharded_zarr(root, name="a", **{**SIZES, "source_id": "another"})
+    with pytest.raises(shardwrite.JournalError, match="writes 2 other arrays, too, such as 'g/b'"):
+        x.to_sharded_zarr(root, name="a", restart=True, **{**SIZES, "source_id": "another"})
+    write(root)
+    check(root)
+
+
+def test_all_of_it_starts_over(root):
+    begin(root)
+    results = write(root, restart=True)
+    assert [result.n_resumed_shards for result in results] == [0, 0, 0]
+    check(root)
+
+
+@pytest.mark.parametrize("n_claimed", [1, 2])
+def test_a_begin_that_was_interrupted_is_finished(root, monkeypatch, n_claimed):
+    with monkeypatch.context() as patch:
+        link, done = os.link, []
+
+        def claim(source, target, *rest, **more):
+            if str(target).startswith(f"{root}/") and len(done) == n_claimed:
+                os._exit(1)
+            link(source, target, *rest, **more)
+            done.append(target)
+
+        patch.setattr(os, "link", claim)
+        pid = os.fork()
+        if not pid:
+            write(root)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    assert len(list((root).rglob("plan.json"))) == n_claimed
+    write(root)
+    check(root)
+    assert sorted(path.name for path in root.parent.iterdir()) == ["tree.zarr"]
+
+
+def test_replaced_arrays_come_back_together(root):
+    write(root)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    begin(root, mode="w", source_id="new")
+    shardwrite.abandon(root, name="g/b")
+    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert after == before
+    assert sorted(path.name for path in root.parent.iterdir()) == ["tree.zarr"]
+
+
+def test_what_is_left_of_a_run_is_removed_where_its_directory_was_removed(root):
+    begin(root)
+    shutil.rmtree(root.with_name("tree.zarr.shardwrite"))
+    shutil.rmtree(root / "a" / "c")
+    shutil.rmtree(root / "g" / "b" / "c")
+    shutil.rmtree(root / "g" / "h" / "c")
+    write(root)
+    check(root)
+
+
+def test_it_works_in_a_store_with_a_directory_for_run_state(tmp_path):
+    store, runs = MemoryStore(), tmp_path / "runs"
+    begin(store, run_dir=runs)
+    assert len(list(runs.glob("*/together/run-*"))) == 1
+    write(store, run_dir=runs)
+    check(store)
+    assert list(runs.iterdir()) == []
+
+
+def test_a_plan_says_which_arrays_are_written_together(root):
+    begin(root)
+    (run,) = root.parent.glob("tree.zarr.shardwrite/together/run-*")
+    told = json.loads((run / "1" / "plan.json").read_text())["together"]
+    assert [output["name"] for output in told["outputs"]] == NAMES
+    assert (told["number"], told["n_shards"]) == (1, 12)
+
+
+def test_updates_go_on_beside_it(root):
+    x = da.from_array(VALUES, chunks=(16, 32))
+    x.to_sharded_zarr(root, name="other", **SIZES)
+    begin(root)
+    shardwrite.write_region(x[:16] + 9, root, slice(0, 16), name="other")
+    np.testing.assert_array_equal(shardwrite.open_sharded(root, "other")[:16], VALUES[:16] + 9)
+    write(root)
+    check(root)
+
+
+def test_it_is_known_how_far_all_of_it_is(root):
+    from shardwrite.slurm.status import status
+
+    begin(root)
+    found = status(seams.target_of(root))
+    assert (found.n_shards, found.n_done_shards) == (12, 12)
