@@ -32,7 +32,8 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box
 from shardwrite.host.stopping import before_leaving, request_drain, reset_drain
 from shardwrite.journal import lease, lock
-from shardwrite.journal.begin import _create, find_run
+from shardwrite.journal.begin import Request, _create, find_run
+from shardwrite.journal.begin import begin_run as begin_one
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import (
     Beginning,
@@ -246,7 +247,9 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
     """Begin a run; its tasks, each of which writes and commits one group of shards when called."""
     plan = shardwrite.plan(x, **keywords)
     job = Job(ArrayChunks(x), plan, resolve_target(path, None), RunOptions())
-    run, _ = real("begin a run")(job)
+    intent = intent_of(job.plan, job.options.mode)
+    text, level = job.plan.metadata.text, job.durability
+    run, _ = begin_one(job.target, intent, text, restart=False, durability=level)
     session = Session(job, run, "driver", Ledger(plan.metadata.grid))
     run.make_room("full", "driver")
     admit(run.path, session.driver)
@@ -265,7 +268,8 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
 def begin_unseen(job: Job) -> Any:
     """Begin the run of a job as a process does that has looked before the array was there."""
     intent = intent_of(job.plan, job.options.mode)
-    return _create(job.target, intent, job.plan.metadata.text, "none")
+    made = _create([Request(job.target, intent, job.plan.metadata.text)], "none")
+    return None if made is None else made[0]
 
 
 def run_job(
@@ -538,7 +542,7 @@ STEPS = {
     # a run
     "look for a finished array": "runs.execute:finished",
     "begin runs": "runs.execute:begin",
-    "begin a run": "runs.begin:_begin_one",
+    "begin a run": "journal.neighbours:begin_runs",
     "look for a run": "journal.begin:tidied_run",
     "look for a run to join": "runs.begin:tidied_run",
     "check the place": "runs.begin:check_place",

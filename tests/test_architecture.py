@@ -418,7 +418,7 @@ OF_MODULES = {"remove", "removedirs", "replace", "renames", "truncate", "move"}
 REMOVES_DATA = {
     "convert/removal.py": {"remove"},  # what was copied, by a line that was synced
     "stores/posix.py": {"remove"},  # a shard, by the line of the journal that its task began with
-    "journal/takeover.py": {"_remove"},  # what a run has set aside, by its plan
+    "journal/takeover.py": {"_remove_data"},  # what a run has set aside, by its plan
     "volumes/uint64_writing.py": {
         "sweep"
     },  # obsolete objects that a call was removing that is gone
@@ -470,7 +470,7 @@ REMOVES_ITS_OWN = {
         "_succeed",
         "_remove_empty",
     },  # claims
-    "journal/rundir.py": {"discard_drafts", "remove_empty"},
+    "journal/rundir.py": {"discard_drafts", "remove_empty", "remove_empty_home"},
     "place/directory.py": {
         "make_room",
         "take_away",

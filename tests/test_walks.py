@@ -162,7 +162,7 @@ WALKS = {
             ("operations/write.py", "to_sharded_zarr"),
             ("runs/result.py", "finished"),
             ("runs/begin.py", "begin"),
-            ("journal/begin.py", "begin_run"),
+            ("journal/begin.py", "begin_runs"),
             ("runs/session.py", "Session.catch_up"),
             ("journal/replay.py", "replay"),
             ("journal/ledger.py", "Ledger.left_in_groups"),

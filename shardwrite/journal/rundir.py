@@ -11,12 +11,17 @@
     the array that stood there before. A task may commit only while this directory exists, so
     renaming it stops all stragglers.
 
+A run on several arrays has its directory in ``<root>.shardwrite/together/``, beside the root of
+their hierarchy. In it, each array has a directory ``0/``, ``1/``, ... with its ``zarr.json``, its
+``plan.json`` and what it replaces. Each step below is then taken for all arrays before the next.
+
 The steps of a run in order, and in italics what a crash after each step leaves behind:
 
 1. Look at what stands in the array's place, and refuse it or go on. *Nothing has changed.*
 2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into
    place. A second process finds ``plan.json``, and joins the run or is refused. *An empty run; the
-   array is untouched. From here on, the same command continues this run.*
+   array is untouched. From here on, the same command continues this run. If some of several arrays
+   have no link yet, it makes those.*
 3. Take the old array out of the consolidated metadata of the groups above, where readers would go
    on to find it. *The old array, which these groups do not list.* With ``mode="w"``, rename it to
    ``run-<run>/replaced``. *No array.*
@@ -140,13 +145,17 @@ class RunDirectory:
         return self.target.update == COMPACTION
 
     @property
+    def home(self) -> Path | None:
+        """Directory that holds the run's own, if the run writes several arrays."""
+        together = self.record.together
+        if together is None:
+            return None
+        return Path(os.path.normpath(self.target.run_path / together.home))
+
+    @property
     def shared(self) -> Path:
         """Directory of the run, with its leases, journals and part files."""
-        together = self.record.together
-        home = self.target.run_path
-        if together is not None:
-            home = Path(os.path.normpath(home / together.home))
-        return home / f"{self.state}-{self.run}"
+        return (self.home or self.target.run_path) / f"{self.state}-{self.run}"
 
     @property
     def path(self) -> Path:
@@ -516,12 +525,12 @@ def remove_empty(target: Target) -> None:
         beside.rmdir()
 
 
-def remove_empty_home(run: RunDirectory) -> None:
-    """Remove the directory of runs that write several arrays, if this was the last one."""
-    if run.record.together is not None:
+def remove_empty_home(home: Path | None) -> None:
+    """Remove the directory of runs that write several arrays, if no run is left in it."""
+    if home is not None:
         with contextlib.suppress(OSError):  # another run has begun there
-            run.shared.parent.rmdir()
-            run.shared.parent.parent.rmdir()
+            home.rmdir()
+            home.parent.rmdir()
 
 
 def _drop_last_claim(beside: Path) -> None:

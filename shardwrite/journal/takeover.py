@@ -394,7 +394,7 @@ def cancel_begin(run: RunDirectory, *, is_claimed: bool) -> None:
             remove_state(run.shared)
             for one in run.outputs():
                 remove_empty(one.target)
-            remove_empty_home(run)
+            remove_empty_home(run.home)
 
 
 def discard_run(run: RunDirectory) -> None:
@@ -498,11 +498,13 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
         _move_plan(one)
     for one in outputs:
         _remove_data(one.path, one.proof)
-    _remove(over.shared, over.proof)
+    if over.path != over.shared:
+        _remove_data(over.shared, lambda: replace(over.proof(), run_path=over.shared))
+    remove_state(over.shared)
     for one in outputs:
         discard_drafts(one.target)
         remove_empty(one.target)
-    remove_empty_home(over)
+    remove_empty_home(over.home)
 
 
 def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:
@@ -524,7 +526,8 @@ def remove_orphans(target: Target) -> None:
         if run and state in (ENDED, TAKEN):
             with as_store_error(str(path), "cannot remove"):
                 refuse_other_version(target, path)
-                _remove(path, partial(proof_in, path, target, run))
+                _remove_data(path, partial(proof_in, path, target, run))
+                remove_state(path)
     remove_empty(target)
 
 
@@ -544,9 +547,7 @@ def tidy_home(target: Target) -> None:
                 remove_state(path)
             elif state in ("run", ENDED, TAKEN) and not _is_claimed(path):
                 _remove_unclaimed(path, target)
-    with contextlib.suppress(OSError):
-        home.rmdir()
-        home.parent.rmdir()
+    remove_empty_home(home)
 
 
 def _is_claimed(path: Path) -> bool:
@@ -576,7 +577,10 @@ def _remove_unclaimed(path: Path, target: Target) -> None:
 
 
 def _remove_data(path: Path, proof: Callable[[], Proof]) -> None:
-    """Remove the data that a run has set aside in a directory."""
+    """Remove the data that a run has set aside in a directory.
+
+    They go before the plan in the directory, which is the proof that they are the run's own.
+    """
     for name in data_in(path):
         try:
             remove_data(path, name, proof())
@@ -585,16 +589,6 @@ def _remove_data(path: Path, proof: Callable[[], Proof]) -> None:
         except StoreError:
             if is_there(path / name):
                 raise  # otherwise another process has removed the data, and then the plan
-
-
-def _remove(path: Path, proof: Callable[[], Proof]) -> None:
-    """Remove a run's directory.
-
-    Data that the run has set aside go first, because the plan in the directory is the proof that
-    they are the run's own.
-    """
-    _remove_data(path, proof)
-    remove_state(path)
 
 
 def make_end(over: RunDirectory) -> None:
