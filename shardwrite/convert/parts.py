@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from shardwrite.codecs.documents import Document
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
@@ -41,6 +42,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.operations.parts import options_of_run, working_on
 from shardwrite.operations.region import refuse_runs
 from shardwrite.options import options_from
+from shardwrite.place.base import Place
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -110,13 +112,17 @@ class PlannedParts:
             before += one.planned.plan.raw_nbytes
 
     def begin(self, engine: Engine) -> None:
-        """Make the groups, and begin the run of each array."""
+        """Begin the run of all arrays."""
         run = self.call.run
-        make_groups(new_groups(self.tree, self.is_wanted, self.call.dst, run.mode), run.durability)
+        self.groups()  # refuses what stands in the way
         jobs = [
             Job(one.planned.chunks, one.planned.plan, self.target_of(one), run) for one in self.made
         ]
         prepare_jobs(jobs, engine)
+
+    def groups(self) -> list[tuple[Group, Place]]:
+        """The new groups, which are made once all arrays are whole."""
+        return new_groups(self.tree, self.is_wanted, self.call.dst, self.call.run.mode)
 
 
 def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
@@ -259,13 +265,16 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     start, arrays, failed = time.perf_counter(), [], []
     engine = LocalEngine("threads")
     parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
+    groups = parts.groups()
+    documents = {place.name: group.document for group, place in groups}
     for one, among in parts.stretches():
         try:
-            arrays.append(_finish_one(parts, one, among, n_parts, engine))
+            arrays.append(_finish_one(parts, one, among, n_parts, engine, documents))
         except IncompleteError as error:
             failed.append((one, error))
     if failed:
         raise _incomplete(parts, failed, n_parts)
+    make_groups(groups, parts.call.run.durability)
     done = [(one.name, one.planned) for one in parts.made]
     consolidate(parts.tree, parts.is_wanted, done, parts.call.dst, parts.call.run.durability)
     return _result(parts, arrays, start)
@@ -300,14 +309,19 @@ def _convert_one(
 
 
 def _finish_one(
-    parts: PlannedParts, one: NamedConversion, among: Stretch, n_parts: int | None, engine: Engine
+    parts: PlannedParts,
+    one: NamedConversion,
+    among: Stretch,
+    n_parts: int | None,
+    engine: Engine,
+    groups: Mapping[str, Document],
 ) -> ConvertedArray:
     """Publish one array if it is whole."""
     target = parts.target_of(one)
 
     def job_of(run: RunDirectory) -> Job:
         plan = _plan_of(one, run, engine, parts.call)
-        return Job(NoChunks(), plan, run.target, options_of_run(run))
+        return Job(NoChunks(), plan, run.target, options_of_run(run), groups)
 
     result = working_on(
         target,

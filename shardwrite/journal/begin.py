@@ -478,7 +478,7 @@ def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] 
     """Create a run on disk; None where another process was first."""
     name = new_name()
     made = [_run_of(requests, number, name, durability) for number in range(len(requests))]
-    first, n_claimed = made[0], 0
+    first = made[0]
     draft = first.shared.with_name(f"draft-{name},{signature()}")
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
@@ -486,16 +486,13 @@ def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] 
         for one, request in zip(made, requests, strict=True):
             _write_draft(one, request, draft / one.path.relative_to(first.shared), durability)
         os.rename(draft, first.shared)
-        for one in made:
-            if not _claim(one):
-                cancel_begin(first, is_claimed=n_claimed > 0)
-                return None
-            n_claimed += 1
+        if all(map(_claim, made)):
+            return made
     except BaseException as error:
         note_failed(draft, first.shared)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
-        cancel_begin(first, is_claimed=n_claimed > 0)
+        cancel_begin(first, is_claimed=any(map(_has_claimed, made)))
         if not isinstance(error, OSError):
             raise
         message = (
@@ -503,7 +500,8 @@ def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] 
             "can be written to"
         )
         raise StoreError(message, key=str(first.path), errno=error.errno) from None
-    return made
+    cancel_begin(first, is_claimed=any(map(_has_claimed, made)))
+    return None
 
 
 def _run_of(requests: Sequence[Request], number: int, name: str, durability: str) -> RunDirectory:
@@ -566,7 +564,7 @@ def _claim(run: RunDirectory) -> bool:
             os.link(run.path / "plan.json", plan)
             break
         except FileExistsError:
-            return run_in(plan) == run.run
+            return _has_claimed(run)
         except FileNotFoundError:
             if run.record.together is None or attempt == _MAX_TRIES or not is_there(run.path):
                 raise
@@ -575,6 +573,11 @@ def _claim(run: RunDirectory) -> bool:
     if run.record.durability != "none":
         sync_entry(plan)
     return True
+
+
+def _has_claimed(run: RunDirectory) -> bool:
+    """Whether the plan of a run is in its place."""
+    return run_in(run.target.run_path / "plan.json") == run.run
 
 
 def _claim_rest(run: RunDirectory) -> None:

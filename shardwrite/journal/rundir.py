@@ -27,8 +27,8 @@ The steps of a run in order, and in italics what a crash after each step leaves 
    ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter those of each task into the journal. *Shards without metadata, so that
    readers find no array.*
-5. Publish ``zarr.json``, then update the consolidated metadata of the groups above. *The complete
-   array.*
+5. Publish ``zarr.json``. Then make the groups above that are missing, nearest first, and update
+   the consolidated metadata of all groups above. *The complete array.*
 6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, settle what other
    processes have begun, move ``plan.json`` into the directory, and remove it. *The complete array;
    the same command does the rest of this step.*

@@ -17,6 +17,10 @@ begun before is settled here, before any other process writes to the array, in t
    array's shards as they are.
 5. Move ``plan.json`` into the directory, and remove the directory.
 
+A run on several arrays takes each step for all of them before the next. Before step 5, its
+directory has the name ``ended-<run>`` in any case. So a process that comes late with step 4 of one
+array cannot touch what another run makes there once its ``plan.json`` is gone.
+
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
 
 *Elements beyond the shape.* An append or a stream writes shards first, and enlarges the shape
