@@ -18,7 +18,7 @@ import random
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
@@ -174,15 +174,15 @@ def _discard_claim(group: Place) -> None:
             pass
 
 
-def discard_ends(target: Target, drivers: Iterable[str]) -> None:
+def discard_ends(targets: Iterable[Target], drivers: Collection[str]) -> None:
     """Remove the temporary files of drivers that died while they wrote documents."""
-    place = target.place
-    above = list(place.groups_above()) if isinstance(place, Directory) else ()  # others have none
-    for driver in drivers:
-        nodes = (place, *place.groups, *above)
-        for node in {node.label: node for node in nodes}.values():
-            for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
-                node.discard(leaf, f"{driver}.end")
+    nodes: dict[str, Place] = {}
+    for place in (target.place for target in targets):
+        above = place.groups_above() if isinstance(place, Directory) else ()  # others have none
+        nodes |= {node.label: node for node in (place, *place.groups, *above)}
+    for node, driver in itertools.product(nodes.values(), drivers):
+        for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
+            node.discard(leaf, f"{driver}.end")
 
 
 def wait_for_others(place: Place, n_tries: int, leaf: str = DOCUMENT) -> None:

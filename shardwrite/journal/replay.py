@@ -230,7 +230,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
             remove_state(parts)
-    discard_ends(run.target, [driver for driver in drivers if driver not in alive])
+    discard_ends([run.target], [driver for driver in drivers if driver not in alive])
     store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
         return run.target.place.sweep(lambda: drivers_on(run.target))

@@ -483,7 +483,7 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
                 store = one.target.store
                 recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
-            discard_ends(one.target, drivers)
+        discard_ends([one.target for one in outputs], drivers)
         if over.state == TAKEN:
             told = f"an unfinished run is given up: {over.target.label}"
             tell(TAKEOVERS, logging.INFO, told, run=over.shared)

@@ -299,9 +299,11 @@ def _open(jobs: Sequence[Job], directories: Sequence[RunDirectory]) -> Iterator[
 
 def _check_apart(jobs: Sequence[Job]) -> None:
     """Refuse two jobs for one place, unless they update different shards of one array."""
-    for one, other in itertools.combinations(jobs, 2):
-        if os.path.realpath(one.target.beside) != os.path.realpath(other.target.beside):
-            continue
+    places: dict[str, list[Job]] = {}
+    for job in jobs:
+        places.setdefault(os.path.realpath(job.target.beside), []).append(job)
+    pairs = (itertools.combinations(of_place, 2) for of_place in places.values())
+    for one, other in itertools.chain.from_iterable(pairs):
         paths = [one.target.label, other.target.label]
         if not one.is_update or not other.is_update:
             raise SpecError(
