@@ -126,7 +126,9 @@ def metadata_of(path: str | os.PathLike[str]) -> ArrayMetadata:
     """The metadata of an array, published or not."""
     document = Path(path) / "zarr.json"
     if not document.exists():
-        document = sorted(state_beside(path).glob("run-*/zarr.json"))[0]
+        found = sorted(state_beside(path).glob("run-*/zarr.json"))
+        run = None if found else find_run(resolve_target(path, None))
+        document = found[0] if run is None else run.document_path
     return parse_metadata(document.read_text())
 
 

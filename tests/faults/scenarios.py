@@ -323,6 +323,42 @@ class Fresh(Scenario):
         )
 
 
+class Several(Fresh):
+    """Three arrays are made by one run. The first one is judged, and the others in the end."""
+
+    names = ("x.zarr", "group/second", "group/third")
+
+    def __init__(self, case: Any, path: Path, rng: np.random.Generator) -> None:
+        self.root = path.with_name("tree")
+        super().__init__(case, self.root / self.names[0], rng)
+
+    def act(self) -> None:
+        self._store(self.wanted, self.keywords)
+
+    def _store(self, array: np.ndarray, keywords: dict) -> None:
+        x = da.from_array(array, chunks=(64, 512))
+        several = [self.root] * len(self.names)
+        shardwrite.store([x, x + 1, x + 2], several, names=self.names, **keywords)
+        for n, name in enumerate(self.names):
+            found = shardwrite.open_sharded(self.root, name)[...]
+            np.testing.assert_array_equal(found, array + np.uint32(n))
+        left = [p.name for p in self.root.parent.glob("*.shardwrite")]
+        assert not left, left
+
+    def other(self) -> None:
+        wanted = values(SHAPE, 9)
+        keywords = {**self.keywords, "mode": "w", "source_id": "nine"}
+        self.candidates += [self.wanted, wanted]
+        self.acked = set()
+        self._store(wanted, {**keywords, "restart": True})
+        self.wanted, self.acked, self.allowed, self.keywords = (
+            wanted,
+            set(self.boxes()),
+            [wanted],
+            keywords,
+        )
+
+
 class Replacement(Fresh):
     """An array is made in the place of another."""
 
@@ -521,6 +557,7 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "update": Update,
     "erase": Erase,
     "fresh": Fresh,
+    "several": Several,
     "replacement": Replacement,
     "compact": Compact,
     "repair": Repair,
