@@ -357,7 +357,7 @@ def begin_runs(
         check_held(request.target, makes_array=request.intent.makes_array)
         check_surroundings(request.target)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
-    names = [request.target.place.name for request in requests]
+    names = [request.target.name for request in requests]
     for _ in range(_MAX_TRIES):
         for request in requests:
             found = tidied_run(request.target)
@@ -531,7 +531,7 @@ def _together(requests: Sequence[Request], number: int) -> Together:
         number=number,
         home=os.path.relpath(home, states[number]),
         outputs=tuple(
-            Output(request.target.place.name, os.path.relpath(state, home))
+            Output(request.target.name, os.path.relpath(state, home))
             for request, state in zip(requests, states, strict=True)
         ),
         n_shards=sum(request.n_shards for request in requests),

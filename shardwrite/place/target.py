@@ -83,6 +83,8 @@ class Target:
     update: str = ""  # name of the update's directory; empty if the array is written as a whole
     # Whether the run state lies in the array's store, and `beside` belongs to this process
     in_store: bool = False
+    # What the array lies in, if one run may write others there, too, and it is no group of Zarr
+    around: Place | None = None
 
     @property
     def label(self) -> str:
@@ -117,14 +119,23 @@ class Target:
 
         It is beside the hierarchy's root, and so no reader of a group finds it there.
         """
-        top = self.place.top
-        if top is None or self.update or self.in_store:
+        top = self._top
+        if top is None or not self.name or self.update or self.in_store:
             return None
         if isinstance(top, Directory):
             return top.beside / TOGETHER
         from shardwrite.place.run_state import state_name
 
         return self.beside.with_name(state_name(cast("InStore", top))) / TOGETHER
+
+    @property
+    def _top(self) -> Place | None:
+        return self.place.top if self.around is None else self.around
+
+    @property
+    def name(self) -> str:
+        """Path of the array in its hierarchy; empty if it lies in none."""
+        return "" if self._top is None else self.place.name_in(self._top)
 
     @property
     def others(self) -> list[Target]:

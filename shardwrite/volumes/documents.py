@@ -12,7 +12,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwrite.codecs.documents import Document
@@ -170,7 +170,8 @@ class ScaleTargets:
         else:
             path = volume.directory.path
             targets = [resolve_new(str(path / name), None, run_dir) for name in (key, spool)]
-        return cls(volume, *targets)
+        scale, waiting = targets
+        return cls(volume, replace(scale, around=place), waiting)
 
 
 def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:

@@ -1,0 +1,26 @@
+"""Kills of calls that write whole hierarchies by one run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import hierarchies
+
+
+@pytest.mark.parametrize("kind", hierarchies.KINDS)
+def test_kills_of_a_hierarchy(kind):
+    found = hierarchies.kill_many(kind, n_arrays=9, n_kills=5, seed=1)
+    assert not found.troubles
+    assert found.kills == 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", hierarchies.KINDS)
+def test_many_kills_of_a_hierarchy(kind):
+    found = hierarchies.kill_many(kind, n_arrays=30, n_kills=25, seed=2)
+    assert not found.troubles
+    assert found.kills == 25
