@@ -22,7 +22,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
-from shardwrite.journal.plan_record import Intent, Output, RunRecord, Together, new_name
+from shardwrite.journal.plan_record import Intent, RunRecord, Together, new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import (
     RunDirectory,
@@ -306,7 +306,7 @@ def runs_below(target: Target) -> list[RunDirectory]:
             record = record_in(part / "plan.json")
             if record is None or record.together is None:
                 continue
-            own = record.together.outputs[record.together.number]
+            own = record.together
             place, beside = target.place.member(own.name), shared.parent / own.state
             array = Target(place, Path(os.path.normpath(beside)))
             run = find_run(array)
@@ -404,12 +404,12 @@ def _starts_over(found: RunDirectory, intent: Intent, names: Collection[str]) ->
         return False
     refuse_consuming(found)
     _refuse_losing(found, intent)
-    together = found.record.together
-    others = [] if together is None else [o.name for o in together.outputs if o.name not in names]
+    outputs = (one.record.together for one in found.outputs())
+    others = [one.name for one in outputs if one is not None and one.name not in names]
     if others:
         raise JournalError(
             f"the run on {found.target.label} writes {len(others):,} other arrays, too, such as "
-            f"{others[0]!r}, and they would have to start over with it. Make the call that writes "
+            f"{others[-1]!r}, and they would have to start over with it. Make the call that writes "
             "all of them with restart=True, or give the run up with abandon (shardwrite abandon)",
             path=str(found.target.run_path),
         )
@@ -523,18 +523,16 @@ def _run_of(requests: Sequence[Request], number: int, name: str, durability: str
 
 def _together(requests: Sequence[Request], number: int) -> Together:
     """What the record of one of several arrays says of the others."""
-    home = requests[0].target.home
-    if home is None:
+    target = requests[number].target
+    if target.home is None:
         raise ValueError("these arrays are in no common hierarchy")
-    states = [request.target.run_path for request in requests]
     return Together(
         number=number,
-        home=os.path.relpath(home, states[number]),
-        outputs=tuple(
-            Output(request.target.name, os.path.relpath(state, home))
-            for request, state in zip(requests, states, strict=True)
-        ),
+        n_arrays=len(requests),
         n_shards=sum(request.n_shards for request in requests),
+        name=target.name,
+        home=os.path.relpath(target.home, target.run_path),
+        state=os.path.relpath(target.run_path, target.home),
     )
 
 

@@ -69,27 +69,20 @@ _STRATEGY, _SHARD_FORMAT = _ref("write strategy"), _ref("shard format")
 _SOURCE = _ref("source")
 
 
-@dataclass(frozen=True, slots=True)
-class Output(Record):
-    """One of several arrays that a run writes."""
-
-    name: str  # path of the array in its hierarchy
-    # Directory of the array's run state, as a path from the directory that holds the run's own
-    state: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together(Record):
-    """What the record of an array says of the others that the same run writes.
+    """What the record of an array says if the same run writes others, too.
 
     The arrays have one directory of the run, and in it each has a directory of its own. Its name is
     the number of the array.
     """
 
     number: int  # of this array among all
-    home: str  # directory that holds the run's own, as a path from that of the array's run state
-    outputs: tuple[Output, ...]  # all arrays of the run
+    n_arrays: int  # number of all
     n_shards: int  # number of shards of all of them
+    name: str  # path of this array in the hierarchy
+    home: str  # directory that holds the run's own, as a path from that of the array's run state
+    state: str  # the latter directory as a path from the former
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,16 +173,16 @@ class RunDirectory:
 
     def output(self, number: int) -> RunDirectory | None:
         """The run on another array that it writes; None if nothing of it is left to settle."""
-        together = self.record.together
-        if together is None or number == together.number:
+        own = self.record.together
+        if own is None or number == own.number:
             return self
-        other = together.outputs[number]
-        place = self.target.place.sibling(together.outputs[together.number].name, other.name)
-        beside = Path(os.path.normpath(self.shared.parent / other.state))
-        target = replace(self.target, place=place, beside=beside)
         record = record_in(self.shared / str(number) / "plan.json")
-        if record is None:
+        if record is None or record.together is None:
             return None
+        other = record.together
+        beside = Path(os.path.normpath(self.shared.parent / other.state))
+        place = self.target.place.sibling(own.name, other.name)
+        target = replace(self.target, place=place, beside=beside)
         require_trusted_run(target, self.shared, str(number))
         return replace(self, target=target, record=record)
 
@@ -192,7 +192,7 @@ class RunDirectory:
         The last one comes first, as it is published last.
         """
         together = self.record.together
-        n = 1 if together is None else len(together.outputs)
+        n = 1 if together is None else together.n_arrays
         return filter(None, (self.output(i) for i in range(n - 1, -1, -1) if i not in but))
 
     @property

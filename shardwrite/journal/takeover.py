@@ -562,8 +562,7 @@ def _is_claimed(path: Path) -> bool:
         record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
         if record is None or record.together is None:
             continue
-        state = record.together.outputs[record.together.number].state
-        if run_in(path.parent / state / "plan.json") == run:
+        if run_in(path.parent / record.together.state / "plan.json") == run:
             return True
         if path.name.startswith("run-") and not is_left_behind(part):
             return True
