@@ -187,12 +187,12 @@ def kill_many(name: str, n_arrays: int, n_kills: int, seed: int) -> Found:
 
 
 def _kill_one(kind, found, of, wanted, when) -> None:
-    """Kill one job again and again until it ends, or all kills are through."""
+    """Kill one job again and again until all is visible, or all kills are through."""
     source, path, n_arrays = of
     usual, n_kills, rng = when
     log = path.with_name("log")
-    ended = False
-    while not ended and found.kills < n_kills:
+    ended = is_whole = False
+    while not ended and not is_whole and found.kills < n_kills:
         pid = child(called, kind, source, path, n_arrays, log=log)
         deadline = time.perf_counter() + rng.uniform(0.05, 1.1) * usual
         while time.perf_counter() < deadline and not is_over(pid):
@@ -205,7 +205,8 @@ def _kill_one(kind, found, of, wanted, when) -> None:
             return
         found.calls_ended += ended
         found.kills += not ended
-        found.seen_whole += (path / kind.document).exists() and not ended
+        is_whole = (path / kind.document).exists()
+        found.seen_whole += is_whole and not ended
         found.troubles += filter(None, [judge(kind, path, wanted)])
     found.troubles += filter(
         None, [ended_well(child(called, kind, source, path, n_arrays, log=log), log)]
