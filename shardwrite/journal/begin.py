@@ -369,8 +369,9 @@ def begin_runs(
                 confirm(request.target)
                 begun[request.target] = found, False
         restart = False
-        for run in {run.run: run for run, _ in begun.values()}.values():
-            _claim_rest(run)
+        if not all(map(_claim_rest, {run.run: run for run, _ in begun.values()}.values())):
+            begun.clear()
+            continue
         new = [request for request in requests if request.target not in begun]
         if not new:
             break
@@ -578,19 +579,25 @@ def _has_claimed(run: RunDirectory) -> bool:
     return run_in(run.target.run_path / "plan.json") == run.run
 
 
-def _claim_rest(run: RunDirectory) -> None:
-    """Finish the begin of a run on several arrays that was interrupted amid its claims."""
-    for one in run.outputs():
-        if not is_there(one.target.run_path / "plan.json"):
-            with as_store_error(str(one.target.run_path), "cannot go on with"):
-                is_claimed = _claim(one)
-            if not is_claimed:
+def _claim_rest(run: RunDirectory) -> bool:
+    """Finish the begin of a run on several arrays that was interrupted amid its claims.
+
+    - Returns: False if another process has ended the run meanwhile.
+    """
+    try:
+        for one in run.outputs():
+            if not is_there(one.target.run_path / "plan.json") and not _claim(one):
                 raise JournalError(
                     f"another run writes {one.target.label}, which the run {run.run} was to write, "
                     "too. Finish that run, or give it up with abandon (shardwrite abandon), and "
                     "make this call again",
                     path=str(one.target.run_path),
                 )
+    except FileNotFoundError:
+        if is_there(run.shared):
+            raise
+        return False
+    return True
 
 
 def _check_readable(*documents: bytes) -> None:

@@ -115,9 +115,11 @@ def execute(
             joined = run_at(path)
             # Another process may have written the same plan, and finished first.
             ended = [finished(job, joined) for job in jobs]
-            if any(result is None for result in ended):
+            left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
+            if len(left) == len(jobs):
                 raise
-            return cast("list[WriteResult]", ended)
+            done = iter(execute(left, engine, on_report, looks_again=looks_again) if left else ())
+            results = ended
     return [next(done) if result is None else result for result in results]
 
 
