@@ -7,6 +7,7 @@ The layout of a run's directory and the numbered steps of a run are described in
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -585,16 +586,18 @@ def _claim_rest(run: RunDirectory) -> bool:
     - Returns: False if another process has ended the run meanwhile.
     """
     try:
-        for one in run.outputs():
-            if not is_there(one.target.run_path / "plan.json") and not _claim(one):
+        with as_store_error(str(run.shared), "cannot go on with"):
+            for one in run.outputs():
+                if is_there(one.target.run_path / "plan.json") or _claim(one):
+                    continue
                 raise JournalError(
                     f"another run writes {one.target.label}, which the run {run.run} was to write, "
                     "too. Finish that run, or give it up with abandon (shardwrite abandon), and "
                     "make this call again",
                     path=str(one.target.run_path),
                 )
-    except FileNotFoundError:
-        if is_there(run.shared):
+    except StoreError as error:
+        if error.errno != errno.ENOENT or is_there(run.shared):
             raise
         return False
     return True
