@@ -174,6 +174,13 @@ def of_kills(found) -> Numbers:
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
+def of_hierarchies(found) -> Numbers:
+    """Of `hierarchies.py`, where no unit is acknowledged before the end of a call."""
+    (one,) = found
+    names = ("vacuous", "lost", "left", "troubles")
+    return Numbers(runs=one["kills"], torn=0, acked=None, **{name: one[name] for name in names})
+
+
 def of_bucket_kills(found) -> Numbers:
     """Of `bucket_kills.py`, `bucket_freezes.py`, `volumes.py` and `formats.py`."""
     total = found["summary"]
@@ -325,6 +332,23 @@ def rows() -> Iterator[Row]:
     name = "SIGKILL before an effect while an array is converted and consumed"
     command = "interruptions.py --fault kill --operations consume --cases {n} --seed {seed}"
     yield Row(name, 200, 50, command, of_cases)
+    for fault, disks in {"kill": ("ext4",), "cut": ("ext4", "xfs")}.items():
+        for disk in disks:
+            what = f"power cut before an effect, {disk}," if fault == "cut" else ""
+            name = f"{what or 'SIGKILL before an effect'} while one run makes three arrays"
+            command = (
+                f"interruptions.py --fault {fault} --filesystem {disk} --operations several "
+                "--cases {n} --seed {seed}"
+            )
+            yield Row(name, 200 if fault == "kill" else 60, 50, command, of_cases)
+    for kind, (n_arrays, what) in {
+        "tree": (500, "a tree of 500 arrays is converted"),
+        "store": (40, "one call makes 40 arrays"),
+        "scales": (12, "one call makes 12 scales of a volume"),
+    }.items():
+        command = f"hierarchies.py --kind {kind} --arrays {n_arrays} --kills {{n}} --seed {{seed}}"
+        name = f"SIGKILL at a random moment while {what}"
+        yield Row(name, 50, 50, command, of_hierarchies)
     for place, (operation, frozen) in {
         "into another place": ("conversion", "shard"),
         "in its place": ("in-place", "conversion"),

@@ -126,7 +126,9 @@ class Found:
     arrays: int
     kills: int = 0
     calls_ended: int = 0  # between kills, or after the last one
-    seen_whole: int = 0  # times that the hierarchy was visible after a kill
+    vacuous: int = 0  # kills after which all was visible
+    lost: int = 0  # files of a hierarchy that was visible, or in the end, which were not right
+    left: int = 0  # names that were left over in the end
     troubles: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -146,15 +148,16 @@ def called(kind: Kind, source: Path, path: Path, n_arrays: int) -> None:
         kind.call(source, path, n_arrays)
 
 
-def judge(kind: Kind, path: Path, wanted: dict[str, bytes]) -> str:
-    """What is wrong with what a reader sees after a kill."""
-    if (path / kind.document).exists():
-        there = files_in(path)
-        documents = {name for name in wanted if name.endswith((kind.document, kind.of_array))}
-        wrong = [name for name in wanted if there.get(name) != wanted[name]]
-        missing = [name for name in wrong if name not in documents]
-        return f"visible, and {missing[:3]} are missing or wrong" if missing else ""
-    return ""
+def wrong_after_kill(kind: Kind, path: Path, wanted: dict[str, bytes]) -> list[str]:
+    """Files of a hierarchy that is visible after a kill, and which are missing or wrong.
+
+    Documents of some arrays and groups may follow.
+    """
+    if not (path / kind.document).exists():
+        return []
+    there = files_in(path)
+    documents = {name for name in wanted if name.endswith((kind.document, kind.of_array))}
+    return [name for name in wanted if there.get(name) != wanted[name] and name not in documents]
 
 
 def kill_many(name: str, n_arrays: int, n_kills: int, seed: int) -> Found:
@@ -206,16 +209,20 @@ def _kill_one(kind, found, of, wanted, when) -> None:
         found.calls_ended += ended
         found.kills += not ended
         is_whole = (path / kind.document).exists()
-        found.seen_whole += is_whole and not ended
-        found.troubles += filter(None, [judge(kind, path, wanted)])
+        found.vacuous += is_whole and not ended
+        wrong = wrong_after_kill(kind, path, wanted)
+        found.lost += len(wrong)
+        found.troubles += [f"visible, and not right: {wrong[:3]}"] if wrong else []
     found.troubles += filter(
         None, [ended_well(child(called, kind, source, path, n_arrays, log=log), log)]
     )
     there = files_in(path)
     if there != wanted:
         differing = sorted(n for n in {*there, *wanted} if there.get(n) != wanted.get(n))
+        found.lost += len(differing)
         found.troubles.append(f"in the end, these differ: {differing[:5]}")
     left = sorted(p.name for p in path.parent.iterdir() if p.name not in ("x", "log"))
+    found.left += len(left)
     if left:
         found.troubles.append(f"left over: {left}")
 
