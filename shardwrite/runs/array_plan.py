@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import math
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -33,7 +32,8 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, boundaries
+from shardwrite.grid import Box
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
@@ -68,11 +68,11 @@ class ArrayChunks:
         return found
 
     @cached_property
-    def edges(self) -> list[list[int]]:
+    def edges(self) -> list[Edges]:
         """Edges of the chunks along each axis, in the coordinates of the plan's grid."""
         start = (0,) * self.x.ndim if self.region is None else self.region.start
         return [
-            [a + edge for edge in boundaries(sizes)]
+            Edges.from_sizes(sizes).shifted(a)
             for a, sizes in zip(start, self.x.chunks, strict=True)
         ]
 
@@ -97,7 +97,7 @@ class ArrayChunks:
             isinstance(i, int) and i < n for i, n in zip(index, self.x.numblocks, strict=True)
         ):
             return None
-        spans = [edges[i : i + 2] for edges, i in zip(self.edges, index, strict=True)]
+        spans = [(edges[i], edges[i + 1]) for edges, i in zip(self.edges, index, strict=True)]
         return Box(tuple(a for a, _ in spans), tuple(b for _, b in spans))
 
     def _tasks(self, function: Any, at: TaskBox) -> dict[Key, Any]:
@@ -135,17 +135,10 @@ class ArrayChunks:
             # No task needs the block of a chunk without elements.
             self._spans[known] = [
                 (i, edges[i], edges[i + 1])
-                for i in _span(edges, start, stop)
+                for i in edges.touched(start, stop)
                 if edges[i] < edges[i + 1]
             ]
         return self._spans[known]
-
-
-def _span(edges: Sequence[int], start: int, stop: int) -> range:
-    """Numbers of the pieces between `edges` that an interval touches."""
-    return range(
-        max(0, bisect_right(edges, start) - 1), min(len(edges) - 1, bisect_left(edges, stop))
-    )
 
 
 def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
@@ -161,7 +154,7 @@ def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
     seen: set[Any] = set()
     n_run = 0
     for wave in plan.waves:
-        spans = [_span(e, a, b) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
+        spans = [e.touched(a, b) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
         needed = x.dask.cull({(x.name, *index) for index in itertools.product(*spans)})
         keys = set(needed.to_dict())
         n_run += len(keys)
