@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.base import tokenize
 from dask.blockwise import Blockwise
+from dask.core import istask
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import List, Task, TaskRef
+from dask.task_spec import DataNode, GraphNode, List, Task, TaskRef
 
 import shardwrite._dask as dask
 from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting, refused, value_of
@@ -90,6 +91,11 @@ class ArrayChunks:
         source: Any = self.x
         return HighLevelGraph.from_collections(name, layer, dependencies=[source])
 
+    def shares_nothing(self, plan: Plan) -> bool:
+        """See :class:`CanSplit`."""
+        edges = zip(self.edges, plan.partition.group_edges, strict=True)
+        return _is_by_chunks(self.x) and all(chunks.include(groups) for chunks, groups in edges)
+
     def box_of(self, key: Any) -> Box | None:
         """See :class:`ChunkSource`."""
         index = key[1:] if isinstance(key, tuple) else ()
@@ -156,7 +162,9 @@ def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
     for wave in plan.waves:
         spans = [e.touched(a, b) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
         needed = x.dask.cull({(x.name, *index) for index in itertools.product(*spans)})
-        keys = set(needed.to_dict())
+        # The tasks themselves are not made.
+        layers = needed.layers.values()
+        keys = set(itertools.chain.from_iterable(layer.get_output_keys() for layer in layers))
         n_run += len(keys)
         seen |= keys
     return replace(plan, source_reruns=n_run / len(seen) if seen else 1.0)
@@ -166,12 +174,19 @@ def _is_by_chunks(x: dask.array.Array) -> bool:
     """Whether each task makes one chunk from one chunk of each array before it.
 
     So it is with ``x.transpose()`` and ``x + 1``, but not with ``x + x.transpose()``, which takes
-    two chunks of `x`. This is seen without making the tasks, of which there may be millions.
+    two chunks of `x`. A layer with nothing but the array that is read has no tasks. This is seen
+    without making the tasks, of which there may be millions.
     """
     n_chunks = math.prod(x.numblocks)
     taken: set[str] = set()
-    for layer in x.dask.layers.values():
+    for layer_name, layer in x.dask.layers.items():
         if not isinstance(layer, Blockwise):
+            if (
+                len(layer) == 1
+                and not x.dask.dependencies[layer_name]
+                and _is_value(*layer.values())
+            ):
+                continue
             return False
         for name, found in layer.indices:
             if found is None:  # not an array
@@ -183,6 +198,11 @@ def _is_by_chunks(x: dask.array.Array) -> bool:
                 return False
             taken.add(name)
     return True
+
+
+def _is_value(node: Any) -> bool:
+    """Whether a node of a graph is no task, but what is read or passed on."""
+    return isinstance(node, DataNode) or not (isinstance(node, GraphNode) or istask(node))
 
 
 # ---- Plans
