@@ -588,16 +588,21 @@ def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
 
 
 @contextlib.contextmanager
-def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
-    """Show a progress bar on standard error, if that is a terminal.
+def bar_in_terminal(
+    word: str, total: int, *, counts_nbytes: bool = False
+) -> Iterator[Callable[[int], None] | None]:
+    """Show a progress bar on standard error while the block runs, if that is a terminal.
 
-    - `raw_nbytes`: decoded bytes of everything that is written.
+    The block gets a function that moves the bar on, or None.
+
+    - `total`: number of shards, or of bytes if it `counts_nbytes`.
     """
     # Most runs show no bar, and rich takes longer to import than a small array takes to write.
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
@@ -607,18 +612,21 @@ def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
     console = Console(stderr=True)
     if not console.is_terminal:
         # Older versions of rich print a line break even if the bar is disabled.
-        yield lambda _: None
+        yield None
         return
-    columns = (
-        TextColumn("writing"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    amounts = (
+        (DownloadColumn(), TransferSpeedColumn()) if counts_nbytes else (MofNCompleteColumn(),)
     )
+    columns = (TextColumn(word), BarColumn(), *amounts, TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("writing", total=raw_nbytes)
-        yield _TerminalBar(lambda nbytes: progress.update(task, advance=nbytes))
+        task = progress.add_task(word, total=total)
+        yield lambda n: progress.update(task, advance=n)
+
+
+@contextlib.contextmanager
+def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
+    with bar_in_terminal("writing", raw_nbytes, counts_nbytes=True) as advance:
+        yield (lambda _: None) if advance is None else _TerminalBar(advance)
 
 
 class _TerminalBar:
