@@ -316,6 +316,7 @@ def measure_step(step: str, kind: str, n_shards: int, directory: Path) -> dict[s
     elif step == "part":
         shutil.rmtree(path)
         shardwrite.prepare(x, parts, plan=shardwrite.plan(x, **layout), durability="none")
+        clock = _Clock()
         shardwrite.write_part(x, parts, index=0, count=1, progress=clock)
         seconds = clock.first_seconds
     else:
@@ -371,7 +372,7 @@ def _text(line: dict[str, Any]) -> str:
         )
     head = f"{line['what']} {line['source']}: {line['n_shards']:,} shards, {line['n_tasks']:,} tasks: {line['seconds']:.2f} s"
     if line["what"] == "plan":
-        return f"{head}, peak {line['peak_rss_bytes'] / 2**20:.0f} MiB, plan.json {line['plan_json_bytes']:,} bytes"
+        return f"{head}, peak {line['peak_rss_bytes'] / 2**20:.0f} MiB ({line['added_rss_bytes'] / 2**20:.0f} by the plan), plan.json {line['plan_json_bytes']:,} bytes"
     peaks = f"client {line['client_peak_bytes'] / 2**20:.0f} MiB, scheduler {line['scheduler_peak_bytes'] / 2**20:.0f} MiB"
     return (
         f"{head}, first commit after {line['first_commit_seconds']:.2f} s "
