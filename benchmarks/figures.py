@@ -73,10 +73,11 @@ PARTS: dict[str, Part] = {
     "scale": Part(
         "A million shards",
         "Plans made, and tasks sent through a `distributed` scheduler to two workers that encode and write nothing; journal and "
-        "reports are real.",
+        "reports are real. Then arrays of shards of 16 KiB, written with the threads of one process.",
         (
-            "benchmarks.scale plan --sources blocks,shards,line --shards 10000,1000000",
+            "benchmarks.scale plan --sources blocks,shards,line --shards 10000,1000000,10000000",
             "benchmarks.scale run --sources blocks,shards --shards 10000,1000000 --directory MEMORY",
+            "benchmarks.scale local --sources shards --shards 100000,1000000 --directory MEMORY",
         ),
     ),
     "scaling": Part(

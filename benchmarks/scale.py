@@ -1,13 +1,18 @@
-"""What 10^4 to 10^6 shards cost those who only organise: `python -m benchmarks.scale plan` and `... run`.
+"""What 10^4 to 10^7 shards cost those who only organise: `python -m benchmarks.scale plan`, `... run` and `... local`.
 
 `plan` makes the plan in a fresh process for each number of shards. `run` sends the tasks of a whole run through a `distributed`
 scheduler, in a process of its own, to worker processes that encode and write nothing: each shard is said to be committed, and the
 journal and the reports are as they always are. So what client and scheduler take for a shard is measured, and no array comes of it.
+
+`local` writes all shards with the threads of one process, and stops at half. It measures what a user waits for: the first commit, the
+status of the unfinished run, the first commit after it goes on, the end of the run, the command `info`, and the end of a run in parts.
+Each is measured in a fresh process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -17,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +31,7 @@ import dask.array as da
 
 import shardwrite
 from benchmarks.measure import anonymous_memory, machine, versions
+from shardwrite.grid import ceil_div
 from shardwrite.host.environment import LOOPBACK, MESSAGES_KEPT
 
 __all__ = ["main", "measure_plan", "measure_run"]
@@ -34,13 +41,16 @@ CHUNKS = (32, 64)
 SOURCES: dict[str, tuple[int, int]] = {"blocks": (50, 50), "shards": (1, 1), "line": (0, 0)}
 """Shards in a source chunk along each axis; of `line` the shards are too large to share a task and lie in one row."""
 
+STEPS = ("first", "status", "resume", "info", "part", "finalize")
+"""Of a local array: half of it, what one asks then, the rest, what one asks then; and another array in parts."""
+
 _LINE_SHARD = 32 * 2**20
 _SAMPLE_SECONDS = 0.1
 _MESSAGES = "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH"
 
 
-def source(kind: str, n_shards: int) -> tuple[da.Array, dict[str, Any]]:
-    """An array of zeros that takes no memory, and the layout of about `n_shards` shards.
+def source(kind: str, n_shards: int, make: Any = da.zeros) -> tuple[da.Array, dict[str, Any]]:
+    """An array of one value that takes no memory, and the layout of about `n_shards` shards.
 
     Parameters
     ----------
@@ -48,17 +58,18 @@ def source(kind: str, n_shards: int) -> tuple[da.Array, dict[str, Any]]:
         A key of `SOURCES`.
     n_shards : int
         How many, to the next square.
+    make : callable
+        Of dask, with a value that is the fill value (so that nothing is stored) or another one.
     """
-    zeros: Any = da.zeros
     if kind == "line":
-        return zeros(n_shards * _LINE_SHARD, chunks=_LINE_SHARD, dtype="u2"), {
+        return make(n_shards * _LINE_SHARD, chunks=_LINE_SHARD, dtype="u2"), {
             "shards": (_LINE_SHARD,),
             "chunks": (2**20,),
         }
     side = math.isqrt(n_shards)
     shape = tuple(side * n for n in SHARDS)
     chunks = tuple(n * k for n, k in zip(SHARDS, SOURCES[kind], strict=True))
-    return zeros(shape, chunks=chunks, dtype="u2"), {"shards": SHARDS, "chunks": CHUNKS}
+    return make(shape, chunks=chunks, dtype="u2"), {"shards": SHARDS, "chunks": CHUNKS}
 
 
 def _peak_rss() -> int:
@@ -239,9 +250,100 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
     }
 
 
-def _fresh(options: argparse.Namespace, kind: str, n_shards: int) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+class _HalfDoneError(Exception):
+    """Enough of the array is written."""
+
+
+class _Clock:
+    """Receiver of reports that notes when the first and the last one came.
+
+    Parameters
+    ----------
+    stop_at : float
+        Number of shards after which the run is stopped.
+    """
+
+    def __init__(self, stop_at: float = math.inf) -> None:
+        self.begun = self.last = time.perf_counter()
+        self.first_seconds = math.nan
+        self._n_left = stop_at
+
+    def __call__(self, report: Any) -> None:
+        """Take a report."""
+        self.last = time.perf_counter()
+        if math.isnan(self.first_seconds):
+            self.first_seconds = self.last - self.begun
+        self._n_left -= len(report.shards)
+        if self._n_left <= 0:
+            raise _HalfDoneError
+
+
+def measure_step(step: str, kind: str, n_shards: int, directory: Path) -> dict[str, Any]:
+    """Take one step of the life of a local array in this process, and measure what one waits for.
+
+    Parameters
+    ----------
+    step : str
+        One of `STEPS`, which are taken in their order.
+    kind : str
+        Of the source.
+    n_shards : int
+        How many shards.
+    directory : Path
+        For the arrays.
+    """
+    from shardwrite.operations.verify import open_begun, verify_opened
+    from shardwrite.place.target import resolve_target
+    from shardwrite.slurm.status import status
+
+    x, layout = source(kind, n_shards, da.ones)
+    path, parts = directory / "x.zarr", directory / "parts.zarr"
+    shardwrite.to_sharded_zarr(da.ones(4), directory / f"warm-{step}.zarr", shards=4, chunks=4)
+    n_made = math.prod(ceil_div(n, k) for n, k in zip(x.shape, layout["shards"], strict=True))
+    clock = _Clock(n_made / 2 if step == "first" else math.inf)
+    more: dict[str, Any] = {}
+    if step in ("first", "resume"):
+        with contextlib.suppress(_HalfDoneError):
+            shardwrite.to_sharded_zarr(x, path, **layout, durability="none", progress=clock)
+        seconds = clock.first_seconds
+        more = {"end_seconds": time.perf_counter() - clock.last}
+    elif step == "status":
+        status(resolve_target(str(path), None, is_read=True))
+        seconds = time.perf_counter() - clock.begun
+    elif step == "info":
+        verify_opened(open_begun(str(path), None))
+        seconds = time.perf_counter() - clock.begun
+    elif step == "part":
+        shutil.rmtree(path)
+        shardwrite.prepare(x, parts, plan=shardwrite.plan(x, **layout), durability="none")
+        clock = _Clock()
+        shardwrite.write_part(x, parts, index=0, count=1, progress=clock)
+        seconds = clock.first_seconds
+    else:
+        shardwrite.finalize(parts, n_parts=1)
+        seconds = time.perf_counter() - clock.begun
+    return {
+        "step": step,
+        "seconds": seconds,
+        "peak_rss_bytes": _peak_rss(),
+        "n_shards": n_made,
+        **more,
+    }
+
+
+def _fresh(options: argparse.Namespace, kind: str, n_shards: int) -> Iterator[dict[str, Any]]:
+    """One measurement, or one for each step, in a process of its own."""
     directory = Path(tempfile.mkdtemp(prefix="scale-", dir=options.directory))
+    try:
+        for step in STEPS if options.what == "local" else ("",):
+            yield _measured(options, kind, n_shards, directory, step)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _measured(
+    options: argparse.Namespace, kind: str, n_shards: int, directory: Path, step: str
+) -> dict[str, Any]:
     command = [
         sys.executable,
         "-m",
@@ -253,20 +355,24 @@ def _fresh(options: argparse.Namespace, kind: str, n_shards: int) -> dict[str, A
         str(n_shards),
     ]
     command += ["--workers", str(options.workers), "--directory", str(directory), "--here"]
-    try:
-        ended = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=True, timeout=options.timeout
-        )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    command += ["--step", step]
+    ended = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=options.timeout
+    )
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return measured
 
 
 def _text(line: dict[str, Any]) -> str:
+    if line["what"] == "local":
+        ended = f", end {line['end_seconds']:.2f} s" if line["step"] == "resume" else ""
+        return (
+            f"local {line['source']}: {line['n_shards']:,} shards, {line['step']}: {line['seconds']:.2f} s{ended}, "
+            f"peak {line['peak_rss_bytes'] / 2**20:.0f} MiB"
+        )
     head = f"{line['what']} {line['source']}: {line['n_shards']:,} shards, {line['n_tasks']:,} tasks: {line['seconds']:.2f} s"
     if line["what"] == "plan":
-        return f"{head}, peak {line['peak_rss_bytes'] / 2**20:.0f} MiB, plan.json {line['plan_json_bytes']:,} bytes"
+        return f"{head}, peak {line['peak_rss_bytes'] / 2**20:.0f} MiB ({line['added_rss_bytes'] / 2**20:.0f} by the plan), plan.json {line['plan_json_bytes']:,} bytes"
     peaks = f"client {line['client_peak_bytes'] / 2**20:.0f} MiB, scheduler {line['scheduler_peak_bytes'] / 2**20:.0f} MiB"
     return (
         f"{head}, first commit after {line['first_commit_seconds']:.2f} s "
@@ -281,7 +387,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    parser.add_argument("what", choices=("plan", "run"))
+    parser.add_argument("what", choices=("plan", "run", "local"))
     parser.add_argument(
         "--sources", default="blocks,shards", help=f"comma-separated, of {', '.join(SOURCES)}"
     )
@@ -295,6 +401,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one measurement")
     parser.add_argument("--output", type=Path, help="JSON lines; a run appends to it")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--step", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     kinds, numbers = options.sources.split(","), [int(part) for part in options.shards.split(",")]
     if unknown := [kind for kind in kinds if kind not in SOURCES]:
@@ -304,6 +411,8 @@ def main() -> None:
         found = (
             measure_plan(kind, n_shards)
             if options.what == "plan"
+            else measure_step(options.step, kind, n_shards, options.directory)
+            if options.what == "local"
             else measure_run(kind, n_shards, options.directory, options.workers)
         )
         print(json.dumps(found))
@@ -314,11 +423,12 @@ def main() -> None:
     }
     for kind in kinds:
         for n_shards in numbers:
-            line = {"what": options.what, "source": kind, **_fresh(options, kind, n_shards)}
-            print(_text(line), flush=True)
-            if options.output:
-                with options.output.open("a") as output:
-                    output.write(json.dumps({**line, **circumstances}) + "\n")
+            for measured in _fresh(options, kind, n_shards):
+                line = {"what": options.what, "source": kind, **measured}
+                print(_text(line), flush=True)
+                if options.output:
+                    with options.output.open("a") as output:
+                        output.write(json.dumps({**line, **circumstances}) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_written
+from shardwrite.cli.common import command, engine, looking_at, open_written
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
     SOURCE_NAMES,
@@ -29,6 +28,7 @@ from shardwrite.errors import SpecError
 from shardwrite.operations.repair import RepairArguments
 from shardwrite.operations.verify import (
     VerifyArguments,
+    census_opened,
     is_group,
     open_begun,
     verify_group,
@@ -105,18 +105,9 @@ def check(
     place = resolve_place(array, name, is_read=True)
     if is_group(place):
         return verify_group(place, deep=deep, accept=accept, against=against is not None)
-    console, opened = Console(stderr=True), open_begun(array, name)
-    if quiet or not console.is_terminal:
-        # Older versions of rich print a line break even if the bar is disabled.
-        return verify_opened(opened, deep=deep, against=against, accept=accept)
-    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("checking", total=opened.array.metadata.grid.n_shards)
-
-        def advance(n: int) -> None:
-            progress.update(task, advance=n)
-
-        return verify_opened(opened, deep=deep, against=against, accept=accept, on_shards=advance)
+    opened = open_begun(array, name)
+    with looking_at(opened, quiet=quiet) as on_shards:
+        return verify_opened(opened, deep=deep, against=against, accept=accept, on_shards=on_shards)
 
 
 def tell_written(
@@ -171,7 +162,9 @@ def census(
     """
     if is_dark and not png_path:
         raise click.UsageError("--dark goes with --png")
-    found = shardwrite.census(array, name=name)
+    opened = open_begun(array, name)
+    with looking_at(opened, quiet=as_json) as on_shards:
+        found = census_opened(opened, on_shards)
     if html_path:
         Path(html_path).write_text(html(found), encoding="utf-8")
     if png_path:

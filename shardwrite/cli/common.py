@@ -36,7 +36,8 @@ from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 
-if TYPE_CHECKING:  # few commands open a source
+if TYPE_CHECKING:  # few commands open an array or a source
+    from shardwrite.operations.verify import Opened
     from shardwrite.runs.source_array import SourceArray
     from shardwrite.sources.base import Source
 
@@ -306,3 +307,21 @@ def _requeued(limit: int, is_worth_it: bool) -> str:
         return requeue(limit)
     except SubmitError as refusal:
         return f"{refusal}; submit it again to go on"
+
+
+# ---- A bar while shards are looked at
+
+
+@contextlib.contextmanager
+def looking_at(opened: Opened, *, quiet: bool) -> Iterator[Callable[[int], None] | None]:
+    """Show how many shards of an array have been looked at, if standard error is a terminal.
+
+    The block gets a function that takes the number of further shards, or None.
+    """
+    if quiet:
+        yield None
+        return
+    from shardwrite.runs.execute import bar_in_terminal  # for commands that look at all shards
+
+    with bar_in_terminal("checking", opened.array.metadata.grid.n_shards) as advance:
+        yield advance

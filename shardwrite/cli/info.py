@@ -6,7 +6,7 @@ import json
 
 import click
 
-from shardwrite.cli.common import command
+from shardwrite.cli.common import command, looking_at
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import json_option, name_option
 from shardwrite.cli.terminal import Grouped, echo
@@ -27,7 +27,8 @@ def info(array: str, name: str | None, as_json: bool) -> None:
     This also says who wrote the array, or who is writing it now.
     """
     opened = open_begun(array, name)
-    report = verify_opened(opened)
+    with looking_at(opened, quiet=as_json) as on_shards:
+        report = verify_opened(opened, on_shards=on_shards)
     metadata = opened.array.metadata
     facts = {
         "shape": list(metadata.grid.shape),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lines import Entry
+from shardwrite.plan.edges import Edges
 
 
 class Ledger:
@@ -83,7 +84,7 @@ class Ledger:
         """Ranks of the shards that are not done."""
         return np.flatnonzero(~self.is_done)
 
-    def left_in_groups(self, group_edges: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
+    def left_in_groups(self, group_edges: Sequence[Edges]) -> npt.NDArray[np.int64]:
         """Number of shards in each group that are not done yet.
 
         - `group_edges`: edges of the groups along each axis, in elements. They never cut a shard.
@@ -91,8 +92,8 @@ class Ledger:
         """
         left = (~self.is_done).astype(np.int64).reshape(self.grid.counts)
         for axis, (edges, shard) in enumerate(zip(group_edges, self.grid.shards, strict=True)):
-            starts = [edge // shard for edge in edges[:-1]]
-            if not starts:
+            starts = edges.positions[:-1] // shard
+            if not len(starts):
                 return np.zeros(0, dtype=np.int64)
             left = np.add.reduceat(left, starts, axis=axis)
         return left.ravel()

@@ -746,8 +746,12 @@ def census(call: CensusArguments) -> Census:
     >>> found.n_stored_chunks, found.counts["written"], found.counts["empty"]
     (8, 2, 1)
     """
-    opened = open_begun(call.store, call.name)
-    report = verify_opened(opened, on_shards=call.on_shards)
+    return census_opened(open_begun(call.store, call.name), call.on_shards)
+
+
+def census_opened(opened: Opened, on_shards: Callable[[int], None] | None = None) -> Census:
+    """Count the inner chunks of an open array; see :func:`census`."""
+    report = verify_opened(opened, on_shards=on_shards)
     return Census(
         path=report.path,
         n_inner_chunks=report.n_inner_chunks,

@@ -59,6 +59,7 @@ from shardwrite.place.target import (
     resolve_target,
     target_via,
 )
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.plan.partition import Partition, check_new
@@ -602,7 +603,7 @@ def create(call: CreateArguments) -> None:
         check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
         sharded = None if array.shards is None else shard_shape
         metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
-    edges = tuple((0, n) if n else (0,) for n in extents)
+    edges = tuple(Edges.regular(n, max(1, n)) for n in extents)
     plan = Plan(
         metadata=metadata,
         strategy=FixedOrder(),

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.grid import Box, Shape, boundaries, ceil_div
+from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.plan.edges import Edges, condensed
 from shardwrite.plan.partition import Partition
 
 # ---- Requests and bytes
@@ -161,9 +162,10 @@ def _n_waiting(partition: Partition, n_threads: int, *, is_slow: bool) -> int:
     return min(partition.n_groups, 2 + ceil_div(max(0, n_threads - 2), per_group))
 
 
-def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int, int]:
+def overlap(edges: Edges, source_edges: Edges) -> tuple[int, int, int]:
     """Overlap of pieces and source chunks along an axis."""
-    own, source = np.asarray(edges), np.asarray(source_edges)
+    some, chunks, _ = condensed(edges, source_edges)
+    own, source = some.positions, chunks.positions
     first, last = (
         np.searchsorted(source, own[:-1], "right") - 1,
         np.searchsorted(source, own[1:], "left"),
@@ -185,12 +187,25 @@ def pieces_of_chunks(
     return n_pieces
 
 
-def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
+def mean_pieces(edges: Edges, source_edges: Edges) -> float:
+    """Number of pieces that overlap a source chunk along an axis, on average."""
+    chunks, some, gaps = condensed(source_edges, edges)
+    source = chunks.positions
+    starts = source[:-1][source[:-1] < source[1:]]
+    n_alike = np.ones(len(starts))
+    for gap in gaps:
+        n_alike[(starts >= gap.at) & (starts < gap.at + gap.period)] += gap.n_periods
+    pieces = pieces_of_chunks(some.positions, source)
+    return float(np.average(pieces, weights=n_alike)) if len(pieces) else math.nan
+
+
+def _thickness(edges: Edges, source_edges: Edges) -> int:
     """Length of the longest source chunk that crosses an inner edge, in elements.
 
     Source chunks that consist of whole pieces are not counted.
     """
-    own, source = np.asarray(edges, dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
+    some, chunks, _ = condensed(edges, source_edges)
+    own, source = some.positions, chunks.positions
     inner = own[1:-1]
     first = np.searchsorted(source, inner, "right") - 1
     starts, stops = source[first], source[first + 1]
@@ -200,31 +215,26 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
 
 @lru_cache(maxsize=16)
 def _along(
-    edges: tuple[int, ...], source_sizes: tuple[int, ...], bounds: tuple[int, int] | None
+    edges: Edges, source_edges: Edges, bounds: tuple[int, int] | None
 ) -> tuple[int, int, int, int, int]:
     """Results of `overlap` and `_thickness` for an axis, and the extent of the source.
 
     They are cached because an axis may have a million edges. What lies outside of the bounds of a
     region does not count: there is no source.
     """
-    own, source = _inside(edges, bounds), _inside(boundaries(source_sizes), bounds)
-    return (*overlap(own, source), _thickness(own, source), source[-1] - source[0])
+    own, source = _inside(edges, bounds), _inside(source_edges, bounds)
+    return (*overlap(own, source), _thickness(own, source), source.stop - source.start)
 
 
-def _inside(edges: Sequence[int], bounds: tuple[int, int] | None) -> Sequence[int]:
-    """Edges of pieces that are cut to some bounds. Pieces of which nothing is left are dropped."""
-    if bounds is None:
-        return edges
-    inside: list[int] = np.unique(np.clip(np.asarray(edges), *bounds)).tolist()
-    return inside
+def _inside(edges: Edges, bounds: tuple[int, int] | None) -> Edges:
+    return edges if bounds is None else edges.clipped(*bounds)
 
 
-def _largest(edges: Sequence[Sequence[int]], box: Box | None) -> int:
+def _largest(edges: Sequence[Edges], box: Box | None) -> int:
     """Elements of the largest piece, as far as pieces lie in a box."""
     bounds = [None] * len(edges) if box is None else box.bounds
     return math.prod(
-        int(np.diff(_inside(along, pair)).max(initial=0))
-        for along, pair in zip(edges, bounds, strict=True)
+        _inside(along, pair).longest for along, pair in zip(edges, bounds, strict=True)
     )
 
 
@@ -263,7 +273,7 @@ class Assumptions:
 
 def estimate_memory(
     partition: Partition,
-    source_chunks: Sequence[Sequence[int]],
+    source_edges: Sequence[Edges],
     itemsize: int,
     resources: Resources,
     assumed: Assumptions,
@@ -276,10 +286,9 @@ def estimate_memory(
     the first block to the second; dask chooses the order of the blocks.
     """
     region = assumed.region
-    bounds = [None] * len(source_chunks) if region is None else region.bounds
+    bounds = [None] * len(source_edges) if region is None else region.bounds
     axes = [
-        _along(tuple(edges), tuple(sizes), pair)
-        for edges, sizes, pair in zip(partition.block_edges, source_chunks, bounds, strict=True)
+        _along(*along) for along in zip(partition.block_edges, source_edges, bounds, strict=True)
     ]
     longest, cuts, n_chunks, thickness, shape = zip(*axes, strict=True) if axes else [()] * 5
     set_nbytes = itemsize * math.prod(longest)

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from shardwrite.errors import PlanError
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, Shape, boundaries, ceil_div, ravel
+from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.options import PlanKeywords
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import (
     BATCH_NBYTES,
     HELD_NBYTES,
@@ -27,8 +26,9 @@ from shardwrite.plan.estimate import (
     Resources,
     entries_nbytes,
     estimate_memory,
+    mean_pieces,
     n_at_once,
-    pieces_of_chunks,
+    overlap,
 )
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.partition import Partition, check_memory
@@ -110,17 +110,17 @@ def cut_waves(
     )
 
 
-def wave_thickness(
-    group_edges: Sequence[int], source_sizes: Sequence[int], most_reruns: float
-) -> int:
-    """Groups along an axis that a wave needs, so that few source chunks lie in several waves."""
-    n_groups = len(group_edges) - 1
-    source, groups = np.asarray(boundaries(source_sizes)), np.asarray(group_edges)
+def wave_thickness(groups: Edges, source: Edges, most_reruns: float) -> int:
+    """Groups along an axis that a wave needs, so that few source chunks lie in several waves.
+
+    - `groups`: edges of groups of equal length; the last may be shorter.
+    """
+    n_groups = groups.n_pieces
     # Waves that are as thick as several whole source chunks may share none.
-    spanned = max(1, int(pieces_of_chunks(groups, source).max(initial=1)))
+    spanned = overlap(groups, source)[1]
     doubled = [2**n for n in range(max(1, n_groups).bit_length())]
     for n in sorted({m * k for m in doubled for k in (1, spanned) if m * k < n_groups}):
-        if pieces_of_chunks(np.append(groups[:-1:n], groups[-1]), source).mean() <= most_reruns:
+        if mean_pieces(Edges.regular(groups.stop, n * groups.longest), source) <= most_reruns:
             return int(n)
     return max(1, n_groups)
 
@@ -145,7 +145,7 @@ def _begin_small(groups: Box, axis: int) -> list[Box]:
 # ---- The plan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceLayout:
     """Chunks, tasks and identity of a source."""
 
@@ -163,6 +163,11 @@ class SourceLayout:
     def n_chunks(self) -> int:
         """Number of source chunks."""
         return math.prod(len(sizes) for sizes in self.chunks)
+
+    @cached_property
+    def edges(self) -> tuple[Edges, ...]:
+        """Edges of the chunks along each axis."""
+        return tuple(Edges.from_sizes(sizes) for sizes in self.chunks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +285,7 @@ class PlanFacts:
         chunk_nbytes = self.metadata.chunk_nbytes
         return estimate_memory(
             self.partition,
-            self.source.chunks,
+            self.source.edges,
             self.metadata.itemsize,
             self.resources,
             Assumptions(
@@ -387,7 +392,7 @@ class PlanFacts:
         fewest, thickness = int(self.is_staged), 1
         if self.is_staged and self.metadata.grid.ndim:
             thickness = wave_thickness(
-                self.partition.group_edges[0], self.source.chunks[0], self.max_source_reruns
+                self.partition.group_edges[0], self.source.edges[0], self.max_source_reruns
             )
         thinner = range(fewest + int(thickness == 1), max(fewest, self.metadata.grid.ndim) + 1)
         cut = partial(cut_waves, self.partition, self.n_tasks, self.max_graph_tasks)
@@ -462,7 +467,7 @@ class PlanFacts:
     @property
     def identity(self) -> Identity:
         """What the plan writes."""
-        units = self.partition.block_edges if self.strategy.depends_on_cut else None
+        blocks = self.partition.block_edges if self.strategy.depends_on_cut else ()
         region = self.array_region
         document, window = self.metadata.document, None
         if region is not None and self.metadata.window is not None:
@@ -473,7 +478,7 @@ class PlanFacts:
             metadata=document,
             window=window,
             strategy=self.strategy.label,
-            units=units or None,
+            units=tuple(tuple(edges) for edges in blocks) or None,
             write_empty_chunks=bool(self.write_empty_chunks),
             source=self.source.identity,
             region=None if region is None else region.bounds,

@@ -4,34 +4,27 @@ Along each axis the array is cut at *group* edges (whole shards) and, inside a g
 edges (whole inner chunks). One task commits a group, and one task encodes a block. If each group
 has one block, the same task does both. No two commit tasks share a shard. If shards are small, a
 group holds many neighbouring shards; if a shard is large, a block is a part of it. The edges along
-one axis hold for the whole array, so a million shards need only a short list of edges per axis.
+one axis hold for the whole array, and are kept as runs of equal steps.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shardwrite.errors import PlanError, SpecError
-from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
+from shardwrite.plan.edges import Edges, Runs, condensed, filled
 from shardwrite.records import Record
-
-Runs = tuple[tuple[int, int], ...]
-"""Steps from one edge to the next, as runs of equal steps: ``(step, how many)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts(Record):
-    """Edges of groups and blocks along each axis, as they are stored on disk.
-
-    A long axis has millions of edges, so they are given as runs of equal steps.
-    """
+    """Edges of groups and blocks along each axis, as they are stored on disk."""
 
     # For each axis, the runs of equal steps between the edges: ``(step, how many)``
     groups: tuple[Runs, ...]
@@ -44,8 +37,8 @@ class Partition:
 
     # Boundaries along each axis in elements, from 0 to the array's extent. All group edges are also
     # block edges.
-    group_edges: tuple[tuple[int, ...], ...]
-    block_edges: tuple[tuple[int, ...], ...]
+    group_edges: tuple[Edges, ...]
+    block_edges: tuple[Edges, ...]
 
     @property
     def cuts(self) -> Cuts:
@@ -53,19 +46,20 @@ class Partition:
 
         Examples
         --------
-        >>> Partition(((0, 10, 20, 25),), ((0, 10, 20, 25),)).cuts.groups
+        >>> edges = Edges.regular(25, 10)
+        >>> Partition((edges,), (edges,)).cuts.groups
         (((10, 2), (5, 1)),)
         """
         return Cuts(
-            tuple(_runs(edges) for edges in self.group_edges),
-            tuple(_runs(edges) for edges in self.block_edges),
+            tuple(edges.runs for edges in self.group_edges),
+            tuple(edges.runs for edges in self.block_edges),
         )
 
     @classmethod
     def from_cuts(cls, cuts: Cuts, shape: Shape) -> Partition:
         """Make a partition of an array from edges as they are stored on disk."""
         groups, blocks = (
-            tuple(_expanded(runs, n) for runs, n in zip(axes, shape, strict=True))
+            tuple(_checked(runs, n) for runs, n in zip(axes, shape, strict=True))
             for axes in (cuts.groups, cuts.blocks)
         )
         return cls(groups, blocks)
@@ -73,7 +67,7 @@ class Partition:
     @property
     def group_counts(self) -> Shape:
         """Number of groups along each axis."""
-        return tuple(len(edges) - 1 for edges in self.group_edges)
+        return tuple(edges.n_pieces for edges in self.group_edges)
 
     @property
     def n_groups(self) -> int:
@@ -83,7 +77,7 @@ class Partition:
     @property
     def n_blocks(self) -> int:
         """Number of encode tasks."""
-        return math.prod(len(edges) - 1 for edges in self.block_edges)
+        return math.prod(edges.n_pieces for edges in self.block_edges)
 
     @property
     def is_fused(self) -> bool:
@@ -93,12 +87,12 @@ class Partition:
     @property
     def largest_block(self) -> Shape:
         """Length of the longest block along each axis, in elements."""
-        return _longest(self.block_edges)
+        return tuple(edges.longest for edges in self.block_edges)
 
     @property
     def largest_group(self) -> Shape:
         """Length of the longest group along each axis, in elements."""
-        return _longest(self.group_edges)
+        return tuple(edges.longest for edges in self.group_edges)
 
     def group_box(self, rank: int) -> Box:
         """Box of elements of the group with row-major `rank`."""
@@ -112,8 +106,7 @@ class Partition:
         """List the blocks of a group in row-major order."""
         spans = []
         for edges, a, b in zip(self.block_edges, group.start, group.stop, strict=True):
-            inside = edges[bisect_left(edges, a) : bisect_right(edges, b)]
-            spans.append(list(itertools.pairwise(inside)))
+            spans.append(list(itertools.pairwise(edges.between(a, b))))
         return [
             Box(tuple(s[0] for s in pair), tuple(s[1] for s in pair))
             for pair in itertools.product(*spans)
@@ -124,32 +117,19 @@ class Partition:
         return (self.group_box(rank) for rank in range(self.n_groups))
 
 
-def _runs(edges: Sequence[int]) -> Runs:
-    steps = np.diff(np.asarray(edges, dtype=np.int64))
-    firsts = np.flatnonzero(np.diff(steps, prepend=-1))
-    return tuple(
-        zip(steps[firsts].tolist(), np.diff(firsts, append=len(steps)).tolist(), strict=True)
-    )
-
-
-def _expanded(runs: Runs, n: int) -> tuple[int, ...]:
+def _checked(runs: Runs, n: int) -> Edges:
     """Edges from 0 to `n`, from runs of equal steps."""
     if (
         any(value < 1 for run in runs for value in run)
         or sum(step * count for step, count in runs) != n
     ):
         raise ValueError(f"{runs!r:.100} does not lead from 0 to {n}")
-    steps = np.repeat([step for step, _ in runs], [count for _, count in runs])
-    return (0, *np.cumsum(steps, dtype=np.int64).tolist())
-
-
-def _longest(all_edges: Sequence[Sequence[int]]) -> Shape:
-    return tuple(int(np.diff(np.asarray(edges)).max(initial=0)) for edges in all_edges)
+    return Edges.from_runs(runs)
 
 
 def make_partition(
     grid: ShardGrid,
-    source_chunks: Sequence[Sequence[int]],
+    source_edges: Sequence[Edges],
     itemsize: int,
     *,
     task_nbytes: int,
@@ -163,15 +143,15 @@ def make_partition(
       takes. A task that is killed has read them in vain.
     """
     task_size = max(1, task_nbytes // itemsize)
-    largest_source = tuple(max(1, *sizes) if sizes else 1 for sizes in source_chunks)
+    largest_source = tuple(max(1, edges.longest) for edges in source_edges)
     group = _group_counts(grid, largest_source, task_size, most_source_chunks)
     check_cut(grid.shape, [ceil_div(n, k) for n, k in zip(grid.counts, group, strict=True)])
     group_edges = tuple(
-        (*range(0, n, k * s), n) for n, k, s in zip(grid.shape, group, grid.shards, strict=True)
+        Edges.regular(n, k * s) for n, k, s in zip(grid.shape, group, grid.shards, strict=True)
     )
     return Partition(
         group_edges,
-        group_edges if fused else _block_edges(grid, group_edges, source_chunks, task_size),
+        group_edges if fused else _block_edges(grid, group_edges, source_edges, task_size),
     )
 
 
@@ -213,28 +193,32 @@ def _group_counts(
 
 def _block_edges(
     grid: ShardGrid,
-    group_edges: Sequence[Sequence[int]],
-    source_chunks: Sequence[Sequence[int]],
+    group_edges: Sequence[Edges],
+    source_edges: Sequence[Edges],
     task_size: int,
-) -> tuple[tuple[int, ...], ...]:
+) -> tuple[Edges, ...]:
     """Choose the block edges along each axis.
 
     They come from the group edges and from the edges of source chunks, rounded down to inner
     chunks. Short pieces are merged up to the size of a task, and pieces that are too long are cut.
+    Groups whose source chunks lie alike are cut alike, so only some of them are looked at.
     """
-    fine = []
-    for n, c, edges, sizes in zip(grid.shape, grid.chunks, group_edges, source_chunks, strict=True):
-        snapped = {edge // c * c for edge in boundaries(sizes) if edge < n}
-        fine.append(sorted(snapped | set(edges)))
-    lengths = list(_longest(fine))
+    fine, some_groups, all_gaps = [], [], []
+    for c, edges, source in zip(grid.chunks, group_edges, source_edges, strict=True):
+        groups, chunks, gaps = condensed(edges, source)
+        snapped = {edge // c * c for edge in chunks if edge < groups.stop}
+        fine.append(sorted(snapped | set(groups)))
+        some_groups.append(list(groups))
+        all_gaps.append(gaps)
+    lengths = [max((b - a for a, b in itertools.pairwise(edges)), default=0) for edges in fine]
     # along a slab axis an inner chunk spans several source chunks, and a thicker block needs more
     slab_axes = [
-        axis for axis in range(grid.ndim) if max(source_chunks[axis], default=1) < grid.chunks[axis]
+        axis for axis in range(grid.ndim) if source_edges[axis].longest < grid.chunks[axis]
     ]
     if slab_axes:
         lengths = _shrink(lengths, grid.chunks, task_size)
     for axis in reversed([axis for axis in range(grid.ndim) if axis not in slab_axes]):
-        longest_group = max((b - a for a, b in itertools.pairwise(group_edges[axis])), default=1)
+        longest_group = group_edges[axis].longest or 1
         others = math.prod(lengths[:axis] + lengths[axis + 1 :])
         if lengths[axis] * others <= task_size:
             lengths[axis] = max(lengths[axis], min(longest_group, task_size // max(1, others)))
@@ -246,8 +230,10 @@ def _block_edges(
         ],
     )
     return tuple(
-        tuple(_cut(edges, groups, length, c))
-        for edges, groups, length, c in zip(fine, group_edges, lengths, grid.chunks, strict=True)
+        filled(_cut(edges, groups, length, c), gaps)
+        for edges, groups, length, c, gaps in zip(
+            fine, some_groups, lengths, grid.chunks, all_gaps, strict=True
+        )
     )
 
 

@@ -15,7 +15,7 @@ from shardwrite.errors import PlanError, SpecError
 from shardwrite.format.frame import check_fits
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, boundaries
+from shardwrite.grid import Box
 from shardwrite.plan.estimate import BATCH_NBYTES, Resources, entries_nbytes, overlap
 from shardwrite.plan.model import PlanFacts, SourceLayout
 from shardwrite.plan.options import PlanOptions
@@ -213,7 +213,7 @@ class Plan(PlanFacts):
         """Where the groups are cut into parts."""
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
-            sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
+            sizes = np.multiply.outer(sizes, np.diff(edges.positions).astype(np.float64))
         ends = np.cumsum(sizes.ravel())
         before, total = 0.0, ends[-1] if len(ends) else 0.0
         if among is not None:
@@ -385,7 +385,7 @@ def make_plan(
     def cut(task_nbytes: int, *, fused: bool) -> Partition:
         return make_partition(
             metadata.grid,
-            source.chunks,
+            source.edges,
             metadata.itemsize,
             task_nbytes=task_nbytes,
             fused=fused,
@@ -459,8 +459,8 @@ def _lies_in_source(plan: Plan) -> bool:
     Smaller tasks would then hold no less of the source in memory.
     """
     return all(
-        max(sizes, default=1) >= e
-        for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True)
+        edges.longest >= n
+        for edges, n in zip(plan.source.edges, plan.partition.largest_group, strict=True)
     )
 
 
@@ -471,8 +471,7 @@ def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
     shards, and keep them.
     """
     return any(
-        overlap(edges, boundaries(sizes))[1] > 2
-        for edges, sizes in zip(partition.group_edges, source.chunks, strict=True)
+        overlap(*edges)[1] > 2 for edges in zip(partition.group_edges, source.edges, strict=True)
     )
 
 
@@ -481,12 +480,9 @@ def _reruns_by_chunks(plan: Plan) -> float:
     if len(plan.waves) == 1 or not plan.source.n_chunks:
         return 1.0
     touched = 0
-    edges = [np.asarray(boundaries(sizes)) for sizes in plan.source.chunks]
     for wave in plan.waves:
-        box = wave.box
-        spans = [
-            np.searchsorted(e, b, side="left") - (np.searchsorted(e, a, side="right") - 1)
-            for e, a, b in zip(edges, box.start, box.stop, strict=True)
-        ]
-        touched += math.prod(int(n) for n in spans)
+        touched += math.prod(
+            edges.n_before(b) - edges.n_up_to(a) + 1
+            for edges, (a, b) in zip(plan.source.edges, wave.box.bounds, strict=True)
+        )
     return touched / plan.source.n_chunks

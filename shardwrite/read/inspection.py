@@ -37,6 +37,8 @@ _N_BATCHES_AIMED_AT = 64
 
 _BATCH_OBJECTS = 4096
 
+_MOST_BATCHES = 256  # tasks of one graph, whose results are kept until all of them have ended
+
 
 # ---- Tasks that look at shards in batches
 
@@ -55,6 +57,8 @@ def look_in_batches(
 ) -> None:
     """Look at shards of an array in tasks of at most `most` shards, and collect what they find.
 
+    Memory does not grow with the number of shards: there are some hundred tasks at a time.
+
     - `look`: function of the array, some of the ranks, and the `arguments`.
     - `collect`: is called with the position of the first of these ranks, and what `look` returns.
     """
@@ -62,11 +66,13 @@ def look_in_batches(
         require(array.store, Capability.SHARED, field="store", value=repr(array.store))
     step = max(1, min(most, len(ranks) // _N_BATCHES_AIMED_AT))
     name = f"shardwrite-{look.__name__.strip('_')}-{id(collect)}"
-    layer: dict[Any, Any] = {
-        (name, first): (_look, look, array, ranks[first : first + step], *arguments)
-        for first in range(0, len(ranks), step)
-    }
-    if layer:
+    batches = range(0, len(ranks), step)
+    n_at_once = max(_MOST_BATCHES, 4 * engine.n_processes * engine.n_threads)
+    for some in (batches[i : i + n_at_once] for i in range(0, len(batches), n_at_once)):
+        layer: dict[Any, Any] = {
+            (name, first): (_look, look, array, ranks[first : first + step], *arguments)
+            for first in some
+        }
         graph = HighLevelGraph({name: layer}, {name: set()})
         engine.run(graph, list(layer), lambda key, part: collect(key[1], part))
 

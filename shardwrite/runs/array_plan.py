@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import math
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.base import tokenize
 from dask.blockwise import Blockwise
+from dask.core import istask
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import List, Task, TaskRef
+from dask.task_spec import DataNode, GraphNode, List, Task, TaskRef
 
 import shardwrite._dask as dask
 from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting, refused, value_of
@@ -33,7 +33,8 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, boundaries
+from shardwrite.grid import Box
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
@@ -68,11 +69,11 @@ class ArrayChunks:
         return found
 
     @cached_property
-    def edges(self) -> list[list[int]]:
+    def edges(self) -> list[Edges]:
         """Edges of the chunks along each axis, in the coordinates of the plan's grid."""
         start = (0,) * self.x.ndim if self.region is None else self.region.start
         return [
-            [a + edge for edge in boundaries(sizes)]
+            Edges.from_sizes(sizes).shifted(a)
             for a, sizes in zip(start, self.x.chunks, strict=True)
         ]
 
@@ -90,6 +91,11 @@ class ArrayChunks:
         source: Any = self.x
         return HighLevelGraph.from_collections(name, layer, dependencies=[source])
 
+    def shares_nothing(self, plan: Plan) -> bool:
+        """See :class:`CanSplit`."""
+        edges = zip(self.edges, plan.partition.group_edges, strict=True)
+        return _is_by_chunks(self.x) and all(chunks.include(groups) for chunks, groups in edges)
+
     def box_of(self, key: Any) -> Box | None:
         """See :class:`ChunkSource`."""
         index = key[1:] if isinstance(key, tuple) else ()
@@ -97,7 +103,7 @@ class ArrayChunks:
             isinstance(i, int) and i < n for i, n in zip(index, self.x.numblocks, strict=True)
         ):
             return None
-        spans = [edges[i : i + 2] for edges, i in zip(self.edges, index, strict=True)]
+        spans = [(edges[i], edges[i + 1]) for edges, i in zip(self.edges, index, strict=True)]
         return Box(tuple(a for a, _ in spans), tuple(b for _, b in spans))
 
     def _tasks(self, function: Any, at: TaskBox) -> dict[Key, Any]:
@@ -135,17 +141,10 @@ class ArrayChunks:
             # No task needs the block of a chunk without elements.
             self._spans[known] = [
                 (i, edges[i], edges[i + 1])
-                for i in _span(edges, start, stop)
+                for i in edges.touched(start, stop)
                 if edges[i] < edges[i + 1]
             ]
         return self._spans[known]
-
-
-def _span(edges: Sequence[int], start: int, stop: int) -> range:
-    """Numbers of the pieces between `edges` that an interval touches."""
-    return range(
-        max(0, bisect_right(edges, start) - 1), min(len(edges) - 1, bisect_left(edges, stop))
-    )
 
 
 def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
@@ -161,9 +160,11 @@ def waves_reruns(plan: Plan, x: dask.array.Array) -> Plan:
     seen: set[Any] = set()
     n_run = 0
     for wave in plan.waves:
-        spans = [_span(e, a, b) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
+        spans = [e.touched(a, b) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
         needed = x.dask.cull({(x.name, *index) for index in itertools.product(*spans)})
-        keys = set(needed.to_dict())
+        # The tasks themselves are not made.
+        layers = needed.layers.values()
+        keys = set(itertools.chain.from_iterable(layer.get_output_keys() for layer in layers))
         n_run += len(keys)
         seen |= keys
     return replace(plan, source_reruns=n_run / len(seen) if seen else 1.0)
@@ -173,12 +174,19 @@ def _is_by_chunks(x: dask.array.Array) -> bool:
     """Whether each task makes one chunk from one chunk of each array before it.
 
     So it is with ``x.transpose()`` and ``x + 1``, but not with ``x + x.transpose()``, which takes
-    two chunks of `x`. This is seen without making the tasks, of which there may be millions.
+    two chunks of `x`. A layer with nothing but the array that is read has no tasks. This is seen
+    without making the tasks, of which there may be millions.
     """
     n_chunks = math.prod(x.numblocks)
     taken: set[str] = set()
-    for layer in x.dask.layers.values():
+    for layer_name, layer in x.dask.layers.items():
         if not isinstance(layer, Blockwise):
+            if (
+                len(layer) == 1
+                and not x.dask.dependencies[layer_name]
+                and _is_value(*layer.values())
+            ):
+                continue
             return False
         for name, found in layer.indices:
             if found is None:  # not an array
@@ -190,6 +198,11 @@ def _is_by_chunks(x: dask.array.Array) -> bool:
                 return False
             taken.add(name)
     return True
+
+
+def _is_value(node: Any) -> bool:
+    """Whether a node of a graph is no task, but what is read or passed on."""
+    return isinstance(node, DataNode) or not (isinstance(node, GraphNode) or istask(node))
 
 
 # ---- Plans

@@ -109,9 +109,9 @@ def _partition(cuts: Cuts | None, grid: ShardGrid) -> Partition:
     edges = zip(partition.group_edges, partition.block_edges, grid.shards, grid.chunks, strict=True)
     for groups, blocks, shard, chunk in edges:
         if (
-            any(a % shard for a in groups[:-1])
-            or any(a % chunk for a in blocks[:-1])
-            or not set(groups) <= set(blocks)
+            not groups.are_multiples_of(shard)
+            or not blocks.are_multiples_of(chunk)
+            or not blocks.include(groups)
         ):
             raise ValueError("its tasks do not fit the array")
     return partition

@@ -6,6 +6,10 @@ Every operation ends here. Jobs that are written in parts, or later, have module
 A scheduler spends about a millisecond on each task, however small it is. So source tasks are fused
 with the tasks that need them.
 
+Nothing is committed before a scheduler has a whole graph, and a graph of 100,000 tasks takes
+seconds. So a tenth of the groups has a graph of its own, which runs first, unless both graphs would
+run the same tasks of the source.
+
 A task copies one version of an object. If a program writes the array meanwhile, a copy would
 otherwise hold old and new objects that never were together. If a program replaces the array, the
 copy would hold chunks that its own document does not describe. So a watch compares the array with
@@ -384,6 +388,29 @@ def _change_time_of(store: Store, key: str) -> int:
 # ---- Computation
 
 
+_MANY_TASKS = 10_000  # a graph of fewer tasks is made in less than a second
+_FIRST_SHARE = 10  # the first of two graphs has a tenth of the groups
+
+
+@runtime_checkable
+class CanSplit(Protocol):
+    """A source of chunks that knows whether groups may be written by several graphs."""
+
+    def shares_nothing(self, plan: Plan) -> bool:
+        """Whether no two groups of a plan need the same task of the source."""
+
+
+def _pieces(session: Session, groups: Sequence[int]) -> list[Sequence[int]]:
+    """Groups of each graph of a wave, in the order in which the graphs run."""
+    source, plan = session.job.source, session.job.plan
+    n_tasks = len(groups) * plan.n_tasks // max(1, plan.partition.n_groups)
+    n_first = len(groups) // _FIRST_SHARE
+    is_long = n_first > 0 and n_tasks > _MANY_TASKS
+    if is_long and isinstance(source, CanSplit) and source.shares_nothing(plan):
+        return [groups[:n_first], groups[n_first:]]
+    return [groups]
+
+
 Collect = Callable[[Any, GroupReport], None]
 
 
@@ -447,6 +474,10 @@ def one_graph(
 
 def compute_together(sessions: Sequence[Session], engine: Engine, on_report: OnReport) -> None:
     """Write all groups of several sessions in one graph, so that they share a common source."""
+    if len(sessions) == 1:
+        (session,) = sessions
+        _compute_wave(session, engine, "all", range(session.job.plan.partition.n_groups), on_report)
+        return
     graph, keys = one_graph(sessions, engine)
     collectors = {
         own[0][0]: _collector(session, on_report)
@@ -510,9 +541,10 @@ def _compute_wave(
         return
     collect, builder = _collector(session, on_report), session.graph(name, engine)
     if not session.job.is_staged:
-        graph, keys = builder.committing(left)
-        fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
-        _compute(fused, keys, [session], engine, collect)
+        for piece in _pieces(session, left):
+            graph, keys = builder.committing(piece)
+            fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
+            _compute(fused, keys, [session], engine, collect)
         return
     graph, block_keys = builder.encode(left)
     encoded: dict[Any, Any] = {}
@@ -558,16 +590,21 @@ def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
 
 
 @contextlib.contextmanager
-def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
-    """Show a progress bar on standard error, if that is a terminal.
+def bar_in_terminal(
+    word: str, total: int, *, counts_nbytes: bool = False
+) -> Iterator[Callable[[int], None] | None]:
+    """Show a progress bar on standard error while the block runs, if that is a terminal.
 
-    - `raw_nbytes`: decoded bytes of everything that is written.
+    The block gets a function that moves the bar on, or None.
+
+    - `total`: number of shards, or of bytes if it `counts_nbytes`.
     """
     # Most runs show no bar, and rich takes longer to import than a small array takes to write.
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
@@ -577,18 +614,21 @@ def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
     console = Console(stderr=True)
     if not console.is_terminal:
         # Older versions of rich print a line break even if the bar is disabled.
-        yield lambda _: None
+        yield None
         return
-    columns = (
-        TextColumn("writing"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    amounts = (
+        (DownloadColumn(), TransferSpeedColumn()) if counts_nbytes else (MofNCompleteColumn(),)
     )
+    columns = (TextColumn(word), BarColumn(), *amounts, TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("writing", total=raw_nbytes)
-        yield _TerminalBar(lambda nbytes: progress.update(task, advance=nbytes))
+        task = progress.add_task(word, total=total)
+        yield lambda n: progress.update(task, advance=n)
+
+
+@contextlib.contextmanager
+def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
+    with bar_in_terminal("writing", raw_nbytes, counts_nbytes=True) as advance:
+        yield (lambda _: None) if advance is None else _TerminalBar(advance)
 
 
 class _TerminalBar:

@@ -63,7 +63,7 @@ def execute_part(
     """
     start = time.perf_counter()
     grid = job.plan.metadata.grid
-    ranks = [ravel(shard.index, grid.counts) for shard in part.shards]
+    ranks = [ravel(index, grid.counts) for box in part.boxes() for index in grid.shards_in(box)]
     with join(job, engine, run, only=ranks, may_list=False) as session:
         session.note_resumed(ranks)
         tell_found(on_report, session.resumed_nbytes)

@@ -96,7 +96,7 @@ def as_source_array(x: Any, field: str = "x") -> SourceArray:
       shape.
     """
     given = _given(x, field)
-    if any(math.isnan(size) for sizes in given.array.chunks for size in sizes):
+    if any(math.isnan(n) for n in given.array.shape):  # as a sum with an unknown size is
         remedy = (
             f"call {field}.compute_chunk_sizes() first"
             if isinstance(x, dask.array.Array)

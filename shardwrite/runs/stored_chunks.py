@@ -15,6 +15,7 @@ from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.grid import Box, unravel
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.place.target import resolve_place
+from shardwrite.plan.plan import Plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.read.stored_array import StoredArray, check_names_of, stored_at
@@ -111,6 +112,10 @@ class EncodedChunks:
     @property
     def is_encoded(self) -> bool:
         """See :class:`ChunkSource`."""
+        return True
+
+    def shares_nothing(self, plan: Plan) -> bool:  # noqa: ARG002 (the protocol's)
+        """See :class:`CanSplit`."""
         return True
 
     def encode(self, at: TaskBox) -> NoReturn:

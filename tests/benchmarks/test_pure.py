@@ -14,6 +14,7 @@ from shardwrite.encode.unit import Pieces
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.format.order import permutation, place
 from shardwrite.grid import Box, ShardGrid
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import overlap
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -74,7 +75,7 @@ def test_tiles(benchmark):
 
 
 def test_overlap(benchmark):
-    edges, chunks = list(range(0, 6_400_001, 64)), list(range(0, 6_400_001, 100))
+    edges, chunks = Edges.regular(6_400_000, 64), Edges.regular(6_400_000, 100)
     assert benchmark(overlap, edges, chunks) == (200, 3, 2)
 
 

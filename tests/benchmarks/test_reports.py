@@ -21,6 +21,7 @@ from benchmarks.codecs import IMPLEMENTATIONS, measure
 from benchmarks.figures import PARTS
 from benchmarks.plots import plot_chunk_sizes, rates_in
 from benchmarks.report import Report
+from benchmarks.scale import STEPS
 
 ROOT = Path(__file__).parent.parent.parent
 MB = 10**6
@@ -203,6 +204,16 @@ def test_scale_counts_every_shard(tmp_path, kind):
     line = json.loads((tmp_path / "lines").read_text())
     assert line["n_shards"] == 100
     assert 0 < line["first_commit_seconds"] <= line["seconds"]
+
+
+@pytest.mark.long
+def test_scale_takes_all_steps_of_a_local_array(tmp_path):
+    command = [*python(), "-m", "benchmarks.scale", "local", "--sources", "shards"]
+    command += ["--shards", "400", "--directory", tmp_path, "--output", tmp_path / "lines"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(STEPS)
+    assert all(line["n_shards"] == 400 and line["seconds"] > 0 for line in lines)
 
 
 @pytest.mark.parametrize("codec", IMPLEMENTATIONS)

@@ -21,8 +21,10 @@ from tiers import tried
 import shardwrite
 from shardwrite import StoreError
 from shardwrite.cli import main
+from shardwrite.engines import LocalEngine
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.trust import require_trusted
+from shardwrite.read import inspection
 
 N_CHUNKS, INDEX_NBYTES = 16, 16 * 16 + 4
 
@@ -204,3 +206,31 @@ def test_storage_that_refuses_is_no_difference(tmp_path, monkeypatch):
         with pytest.raises(StoreError) as caught:
             shardwrite.verify(tmp_path / "x", against=x)
     assert caught.value.errno == errno.EIO
+
+
+class Counting(LocalEngine):
+    """An engine that notes the number of keys of each graph."""
+
+    def __init__(self):
+        super().__init__("threads")
+        self.n_keys = []
+
+    def run(self, graph, keys, on_result, explain=None):
+        self.n_keys.append(len(keys))
+        super().run(graph, keys, on_result, explain)
+
+
+def test_many_shards_are_looked_at_in_several_graphs(tmp_path, monkeypatch):
+    """The results of a graph stay in memory until it has ended, and a graph has not many tasks."""
+    da.ones(300, chunks=60).to_sharded_zarr(tmp_path / "x", shards=1, chunks=1)
+    (tmp_path / "x" / "c" / "299").unlink()
+    monkeypatch.setattr(inspection, "_BATCH_SHARDS", 3)
+    monkeypatch.setattr(inspection, "_MOST_BATCHES", 4)
+    engine, counted = Counting(), []
+    monkeypatch.setattr("shardwrite.operations.verify.active_engine", lambda: engine)
+    report = shardwrite.verify(tmp_path / "x", on_shards=counted.append)
+    assert [problem.key for problem in report.problems] == ["c/299"]
+    assert (report.n_shards, sum(counted)) == (300, 300)
+    most = max(4, 4 * engine.n_threads)
+    assert sum(engine.n_keys) == 100
+    assert max(engine.n_keys) == most

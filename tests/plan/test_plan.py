@@ -14,6 +14,7 @@ from shardwrite.errors import PlanError, SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder
 from shardwrite.grid import Box, ShardGrid
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import Resources, _along
 from shardwrite.plan.model import SourceLayout, cut_waves, wave_thickness
 from shardwrite.plan.options import PlanOptions, parse_nbytes, resolve_shapes
@@ -45,6 +46,10 @@ def cut_axis(draw, n):
     cuts = draw(st.lists(st.integers(1, n), max_size=4))
     edges = sorted({0, n, *cuts})
     return tuple(b - a for a, b in itertools.pairwise(edges))
+
+
+def edges_of(source):
+    return [Edges.from_sizes(sizes) for sizes in source]
 
 
 @st.composite
@@ -94,7 +99,9 @@ def check_partition(partition, grid):
 @given(cases(), st.integers(1, 8), st.integers(1, 4000), st.booleans())
 def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
     grid, source = case
-    partition = make_partition(grid, source, itemsize, task_nbytes=task_nbytes, fused=fused)
+    partition = make_partition(
+        grid, edges_of(source), itemsize, task_nbytes=task_nbytes, fused=fused
+    )
     check_partition(partition, grid)
     assert (
         Partition.from_cuts(
@@ -113,10 +120,10 @@ def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
     chunks and the inner ones."""
     grid, source = case
     assume(grid.whole.size)
-    fused = make_partition(grid, source, 1, task_nbytes=task_nbytes, fused=True)
+    fused = make_partition(grid, edges_of(source), 1, task_nbytes=task_nbytes, fused=True)
     if any(g > s for g, s in zip(fused.largest_group, grid.shards, strict=True)):
         assert math.prod(fused.largest_group) <= task_nbytes
-    blocks = make_partition(grid, source, 1, task_nbytes=task_nbytes, fused=False)
+    blocks = make_partition(grid, edges_of(source), 1, task_nbytes=task_nbytes, fused=False)
     assert all(b <= g for b, g in zip(blocks.largest_block, blocks.largest_group, strict=True))
 
 
@@ -133,7 +140,7 @@ def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
 )
 def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, n_thin):
     grid, source = case
-    partition = make_partition(grid, source, 1, task_nbytes=task_nbytes, fused=True)
+    partition = make_partition(grid, edges_of(source), 1, task_nbytes=task_nbytes, fused=True)
     waves = cut_waves(partition, n_tasks, max_tasks, n_thin=n_thin)
     ranks = [rank for wave in waves for rank in wave.ranks()]
     assert sorted(ranks) == list(range(partition.n_groups))
@@ -153,7 +160,7 @@ def test_the_first_of_several_waves_is_small():
     """And is cut where waves are cut: what a source chunk spans is not cut."""
     grid = ShardGrid((4000, 40), (10, 10), (10, 10))
     partition = make_partition(
-        grid, [list(range(0, 4001, 10)), [0, 40]], 1, task_nbytes=100, fused=True
+        grid, [Edges.regular(4000, 10), Edges.regular(40, 40)], 1, task_nbytes=100, fused=True
     )
     n = partition.n_groups
     assert [wave.groups.bounds[1:] for wave in cut_waves(partition, n, n // 4, n_thin=0)] == [
@@ -186,7 +193,7 @@ def test_waves_are_as_thick_as_source_chunks_need(data, most):
         ]
         return sum(spans) / len(spans)
 
-    found = wave_thickness(edges, sizes, most)
+    found = wave_thickness(Edges.regular(n, step), Edges.from_sizes(sizes), most)
     n_groups = len(edges) - 1
     assert 1 <= found <= n_groups
     assert touched(found) <= most
@@ -290,7 +297,7 @@ def test_plan_of_the_proposal(source, strategy):
     assert plan.n_inner_chunks == 391 * 282 * 94
     grid, partition = plan.metadata.grid, plan.partition
     for axis in range(3):
-        group, block = partition.group_edges[axis], partition.block_edges[axis]
+        group, block = list(partition.group_edges[axis]), list(partition.block_edges[axis])
         for edges in (group, block):
             assert edges[0] == 0
             assert edges[-1] == grid.shape[axis]
@@ -627,7 +634,7 @@ def test_what_of_a_source_a_block_holds(data):
     held = (low, n - high) if low or high else None
     n_sharing, n_chunks = max(map(sum, zip(*shared, strict=True))), max(map(sum, shared))
     wanted = (longest, n_sharing, n_chunks, max(across, default=0), sum(sizes))
-    assert _along(edges, tuple(around), held) == wanted
+    assert _along(Edges.from_positions(edges), Edges.from_sizes(around), held) == wanted
 
 
 # ---- sizes

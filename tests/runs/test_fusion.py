@@ -9,6 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 from dask.task_spec import List, Task, TaskRef
 from distributed import Client, LocalCluster
 from tiers import some
@@ -149,3 +150,54 @@ def test_tasks_with_annotations_keep_them():
         fused = fuse_source(all_of_it, keys)
     assert z.name not in {key[0] for key in fused.to_dict()}
     assert [layer.annotations for layer in fused.layers.values()] == [{"retries": 2}]
+
+
+class Counting(LocalEngine):
+    """An engine that notes the number of tasks of each graph, and runs none of many."""
+
+    def __init__(self):
+        super().__init__("threads")
+        self.n_wanted, self.n_tasks = [], []
+
+    def run(self, graph, keys, on_result, explain=None):
+        self.n_wanted.append(len(keys))
+        self.n_tasks.append(len(graph.cull(set(keys)).to_dict()))
+        super().run(graph, keys, on_result, explain)
+
+
+def of_zarr(x):
+    return da.from_zarr(zarr.array(x.compute(), chunks=x.chunksize))
+
+
+@pytest.mark.parametrize(
+    ("make", "n_graphs"),
+    [
+        (of_zarr, 2),
+        (lambda x: of_zarr(x) + 1, 2),
+        (lambda x: x - x.max(), 1),
+        (lambda x: x.map_overlap(lambda block: block, depth=1, dtype=x.dtype), 1),
+    ],
+    ids=["stored", "computed by chunks", "needs all", "needs neighbours"],
+)
+def test_a_tenth_goes_first_where_nothing_is_run_twice(tmp_path, monkeypatch, make, n_graphs):
+    """So the first shard does not wait for a graph of all tasks."""
+    x = make(da.arange(240 * 4, chunks=4, dtype="i4"))
+    engine = Counting()
+    monkeypatch.setattr("shardwrite.runs.execute._MANY_TASKS", 50)
+    monkeypatch.setattr("shardwrite.operations.write.active_engine", lambda: engine)
+    result = shardwrite.to_sharded_zarr(x, str(tmp_path / "x"), shards=4, chunks=4)
+    assert result.n_shards + result.n_empty_shards == 240
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], x.compute())
+    assert len(engine.n_wanted) == n_graphs
+    if n_graphs == 2:
+        first, rest = engine.n_wanted
+        assert first == (first + rest) // 10
+        assert engine.n_tasks[0] <= 1.1 * engine.n_wanted[0] + 1  # and their source tasks in them
+
+
+def test_a_plan_counts_reruns_of_what_an_array_holds_without_making_its_tasks(monkeypatch):
+    x = of_zarr(da.arange(240 * 4, chunks=4, dtype="i4")) + 1
+    monkeypatch.setattr(type(x.dask), "cull", None)
+    plan = shardwrite.plan(x, shards=4, chunks=4, max_graph_tasks=50)
+    assert len(plan.waves) > 4
+    assert plan.source_reruns == 1

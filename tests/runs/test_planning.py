@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import shardwrite
 from shardwrite.grid import Box, ShardGrid
+from shardwrite.plan.edges import Edges
 from shardwrite.plan.partition import make_partition
 
 quick = settings(max_examples=80)
@@ -40,7 +41,9 @@ def cuts(draw):
 @given(cuts(), st.booleans())
 def test_groups_and_blocks_partition_the_array(case, fused):
     grid, source, task_nbytes = case
-    partition = make_partition(grid, source, 2, task_nbytes=task_nbytes, fused=fused)
+    partition = make_partition(
+        grid, [Edges.from_sizes(sizes) for sizes in source], 2, task_nbytes=task_nbytes, fused=fused
+    )
     cover = np.zeros(grid.shape, int)
     owner = {}
     for rank, group in enumerate(partition.group_boxes()):
