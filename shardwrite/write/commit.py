@@ -221,7 +221,7 @@ class _Progress:
 
 @contextlib.contextmanager
 def _entered_in_time(progress: _Progress) -> Iterator[None]:
-    """Have the shards of a task entered while it is busy, and before the process is ended."""
+    """Have the shards of a task entered while it is busy with the next ones."""
     ended = threading.Event()
 
     def enter_late() -> None:
@@ -229,13 +229,12 @@ def _entered_in_time(progress: _Progress) -> Iterator[None]:
             progress.enter_for_task()
 
     thread = threading.Thread(target=enter_late, name="shardwrite-log", daemon=True)
-    with on_leaving(progress.leave):
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            has_ended(thread)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        has_ended(thread)
 
 
 def commit_shards(
@@ -258,6 +257,8 @@ def commit_shards(
             raise error
 
     with contextlib.ExitStack() as stack:
+        if not spec.is_far:
+            stack.enter_context(on_leaving(progress.leave))
         if len(shards) > 1 and not spec.is_far:
             stack.enter_context(_entered_in_time(progress))
         retried(attempt, spec.run_path)
