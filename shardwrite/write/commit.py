@@ -345,12 +345,12 @@ def _try_shards(
     try:
         with transaction:
             for index in shards:
-                if is_draining():
-                    break
                 if progress.is_late:
                     transaction.flush()
                 if progress.is_late or progress.has_many:
                     progress.enter(more=True)
+                if is_draining():
+                    break
                 try:
                     written = write(transaction, index)
                 except CorruptShardError as error:
