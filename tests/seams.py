@@ -535,6 +535,7 @@ STEPS = {
     "change bytes in place": "stores.posix:PosixEditor.write_at",
     # a shard
     "commit shards": "write.tasks:commit_shards",
+    "write a shard": "write.emitter:Emitter.put",
     "append to the log": "journal.lines:JournalWriter.append",
     "write the log": "journal.lines:JournalWriter._write",
     "take over a claim": "journal.lock:_succeed",

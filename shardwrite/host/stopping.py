@@ -60,7 +60,7 @@ def is_draining() -> bool:
 def on_leaving(action: Callable[[], None]) -> Iterator[None]:
     """Context in which `action` is called if a signal makes the process exit at once.
 
-    The action must end within seconds, and must not take locks.
+    The action must end within seconds, and must not wait for locks without a limit.
     """
     _leaving.append(action)
     try:
@@ -70,8 +70,11 @@ def on_leaving(action: Callable[[], None]) -> Iterator[None]:
 
 
 def before_leaving() -> list[Callable[[], None]]:
-    """Actions to call before the process exits at once, in the order of their registration."""
-    return list(_leaving)
+    """Actions to call before the process exits at once, the latest first.
+
+    So what a task still writes for a run is there when the run leaves.
+    """
+    return _leaving[::-1]
 
 
 @contextlib.contextmanager

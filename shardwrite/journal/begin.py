@@ -157,14 +157,17 @@ def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
     return found if found is not None and _stands(found) else None
 
 
-def tidied_run(target: Target) -> RunDirectory | None:
+def tidied_run(target: Target, seen: Collection[Path] = ()) -> RunDirectory | None:
     """Find the run beside an array, after finishing a removal that was interrupted.
 
     A run that nobody works on, and whose array is gone, is removed, and one that is complete is
     ended. It is for writers, because it changes what lies beside the array. It returns and raises
     what `find_run` does.
+
+    - `seen`: paths that `require_trusted` has already checked. If there was no plan among them, it
+      is looked for again, because another process may have begun since.
     """
-    found = _planned(target)
+    found = _planned(target, seen if target.run_path / "plan.json" in seen else None)
     if found is None:
         if is_there(target.run_path):
             remove_orphans(target)
@@ -234,9 +237,9 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
     durable for a call to return. What it has replaced must not be put back then.
     """
-    if run.record.durability == "none" or live_holders(run.shared, looking=looking):
+    if run.record.durability == "none" or not _is_left(run):
         return False
-    return _is_left(run) and is_left(run, but=[run.number])
+    return not live_holders(run.shared, looking=looking) and is_left(run, but=[run.number])
 
 
 def is_left(run: RunDirectory, but: Collection[int]) -> bool:
@@ -286,6 +289,11 @@ def record_of(target: Target) -> RunRecord | None:
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     require_trusted(target)
+    return _record_in_place(target)
+
+
+def _record_in_place(target: Target) -> RunRecord | None:
+    """Record as `record_of` returns it; the state beside the array was checked."""
     path = target.run_path / "plan.json"
     data = read_file(path)
     try:
@@ -318,12 +326,12 @@ def runs_below(target: Target) -> list[RunDirectory]:
 
 def interrupted_end(target: Target) -> str:
     """Name of the run whose end (step 6) was interrupted, or an empty text."""
-    record = record_of(target)
+    seen = require_trusted(target)
+    record = _record_in_place(target)
     if record is None:
-        return next(
-            (path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")),
-            "",
-        )
+        names = (path.name for path in sorted(seen) if path.parent == target.run_path)
+        ended = (name.removeprefix(f"{ENDED}-") for name in names if name.startswith(f"{ENDED}-"))
+        return next(ended, "")
     run = RunDirectory(target, record)
     is_over = not (run.is_in("run") or run.is_in(TAKEN)) or is_complete(run)
     return record.run if is_over else ""

@@ -10,8 +10,9 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
@@ -40,16 +41,18 @@ from shardwrite.stores.looking import as_store_error, is_there
 _MAX_TRIES = 3
 
 
-def neighbours(target: Target) -> Iterator[RunDirectory]:
+def neighbours(target: Target, seen: Collection[Path] | None = None) -> Iterator[RunDirectory]:
     """Other runs on the same array that have not ended.
 
     Nothing on disk is changed.
 
+    - `seen`: what was there at an earlier look, as `require_trusted` returns it; by default, this
+      looks now.
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
-    require_trusted(target)
-    for other in target.others:
-        found = find_run(other)
+    seen = require_trusted(target) if seen is None else seen
+    for other in target.others_among(seen):
+        found = find_run(other, seen)
         if found is not None:
             yield found
 
@@ -60,25 +63,27 @@ def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
     It is for writers, because it changes what lies beside the array. It raises what `neighbours`
     does.
     """
-    tidy(target)
-    return neighbours(target)
+    return neighbours(target, tidy(target))
 
 
-def tidy(target: Target) -> None:
+def tidy(target: Target) -> frozenset[Path]:
     """Remove the remains of dead processes beside an array.
 
     Removals of runs that were interrupted are finished, and drafts of runs that never began are
     removed.
+
+    - Returns: what was there before, as `require_trusted` returns it.
     """
-    require_trusted(target)
+    seen = require_trusted(target)
     if not is_there(target.beside):
-        return
+        return seen
     whole = replace(target, update="")
-    for place in (whole, *whole.others):
+    for place in (whole, *whole.others_among(seen)):
         with as_store_error(str(place.run_path), "cannot remove what is left in"):
-            tidied_run(place)
+            tidied_run(place, seen)
             discard_drafts(place)
             remove_empty(place)
+    return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def look_beside(target: Target) -> Beside:
     """
     try:
         seen = require_trusted(target)
-        looks = [look_at_run(each, seen) for each in (target, *target.others)]
+        looks = [look_at_run(each, seen) for each in (target, *target.others_among(seen))]
         whole, *others = [run for run, _ in looks]
         updates = tuple(run for run in others if run is not None)
         told = [removal for _, removal in looks]

@@ -17,7 +17,7 @@ from shardwrite.journal.documents import discard_ends
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines, shards_of
-from shardwrite.journal.rundir import RunDirectory, drivers_in, is_resumed
+from shardwrite.journal.rundir import RunDirectory, drivers_among, is_resumed
 from shardwrite.place.target import Target
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import as_store_error, listed, read_blocks, read_limit
@@ -47,6 +47,8 @@ class Replay:
     # or a dead process wrote its journal there or then. Or its journals come from a bucket, where
     # the last lines may be missing.
     lost_boot: bool = False
+    there: list[Path] = field(default_factory=list)  # what was in the directory of the run
+    alive: set[str] = field(default_factory=set)  # names of the drivers that were alive after that
 
 
 @dataclass(slots=True)
@@ -73,18 +75,21 @@ def replay(
     *,
     looking: bool = False,
     files: Sequence[JournalFile] | None = None,
+    there: list[Path] | None = None,
 ) -> Replay:
     """Read the journals of a run, as far as they tell of one of its arrays.
 
     - `files`: what `journals` has read; read now by default.
+    - `there`: paths of what is in the directory of the run; it is listed by default.
     """
     grid = metadata.grid
     found = Replay(Ledger(grid))
+    found.there = listed(run.shared) if there is None else there
     if files is None:
-        files = journals(run, grid.n_shards, driver)
+        files = journals(run, grid.n_shards, driver, there=found.there)
     # The leases are read after the journals: each driver whose journal was read, and which is still
-    # alive, has a lease by now.
-    alive = drivers_of(run, looking=looking)
+    # alive, has a lease by now. So has each that has left anything else which was listed.
+    found.alive = alive = drivers_of(run, looking=looking)
     # Trusted journals come last, so that their entries replace those of the others.
     for file in sorted(files, key=lambda f: f.is_trusted):
         for entry in file.entries:
@@ -111,15 +116,21 @@ def replay(
 
 
 def journals(
-    run: RunDirectory, n_shards: int, driver: str = "", *, but: str = ""
+    run: RunDirectory,
+    n_shards: int,
+    driver: str = "",
+    *,
+    but: str = "",
+    there: Sequence[Path] | None = None,
 ) -> list[JournalFile]:
     """Read the journals of a run, with the lines about all of its arrays.
 
     - `n_shards`: number of shards of the array, or of the part of it that the run writes.
     - `driver`: read only those that were written for this driver.
     - `but`: prefix of the names of journals that are left out; empty for none.
+    - `there`: paths of what is in the directory of the run; it is listed by default.
     """
-    paths = journals_of(run, driver)
+    paths = journals_of(run, driver, there)
     wanted = [path for path in paths if not (but and path.name.startswith(but))]
     return list(_parsed(run, wanted, n_shards))
 
@@ -224,13 +235,11 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     - `may_list`: whether the array may be listed. The processes of a job array, which write one
       part each, never list it, because there can be many of them.
     """
-    all_parts = listed(run.shared, "parts-")
-    drivers = drivers_in(run.shared)
-    alive = drivers_of(run)  # read after the listings, for the same reason as in `replay`
-    for parts in all_parts:
-        if parts.name.removeprefix("parts-") not in alive:
+    for parts in (path for path in found.there if path.name.startswith("parts-")):
+        if parts.name.removeprefix("parts-") not in found.alive:
             remove_state(parts)
-    discard_ends([run.target], [driver for driver in drivers if driver not in alive])
+    gone = [driver for driver in drivers_among(found.there) if driver not in found.alive]
+    discard_ends([run.target], gone)
     store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
         return run.target.place.sweep(lambda: drivers_on(run.target))
@@ -267,9 +276,16 @@ def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginnin
     return n_removed
 
 
-def journals_of(run: RunDirectory, driver: str = "") -> list[Path]:
-    """Paths of the journals of a run, or of those that were written for a driver."""
-    return listed(run.shared, f"journal-{driver}-" if driver else "journal-", ".jsonl")
+def journals_of(
+    run: RunDirectory, driver: str = "", there: Sequence[Path] | None = None
+) -> list[Path]:
+    """Paths of the journals of a run, or of those that were written for a driver.
+
+    - `there`: paths of what is in the directory of the run; it is listed by default.
+    """
+    prefix = f"journal-{driver}-" if driver else "journal-"
+    paths = listed(run.shared) if there is None else there
+    return [path for path in paths if path.name.startswith(prefix) and path.suffix == ".jsonl"]
 
 
 def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:

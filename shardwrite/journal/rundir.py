@@ -45,7 +45,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -552,9 +552,13 @@ def _drop_last_claim(beside: Path) -> None:
             raise
 
 
-def drivers_in(directory: Path) -> list[str]:
-    """Names of the drivers that have a lease in a run's directory."""
-    return [lease.stem.removeprefix("lease-") for lease in listed(directory, "lease-", ".json")]
+def drivers_among(paths: Iterable[Path]) -> list[str]:
+    """Names of the drivers that have a lease in a run's directory, whose paths are given."""
+    return [
+        path.stem.removeprefix("lease-")
+        for path in paths
+        if path.name.startswith("lease-") and path.suffix == ".json"
+    ]
 
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:

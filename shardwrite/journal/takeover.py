@@ -83,7 +83,7 @@ from shardwrite.journal.rundir import (
     RunDirectory,
     confirm,
     discard_drafts,
-    drivers_in,
+    drivers_among,
     held,
     is_resumed,
     proof_in,
@@ -441,13 +441,16 @@ def drop_orphan(run: RunDirectory) -> None:
     settle(over)
 
 
-def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
+def recover_changes(
+    run_path: Path, store: Store, metadata: ArrayMetadata, there: Iterable[Path] | None = None
+) -> None:
     """Undo all interrupted changes in place of a run.
 
+    - `there`: paths of what is in the directory of the run; it is listed by default.
     - Raises CorruptShardError if the recovered shard has no valid index.
     """
-    for path in listed(run_path, CLAIM):
-        if stat.S_ISDIR(mode_of(path, follow=False)):
+    for path in listed(run_path) if there is None else there:
+        if path.name.startswith(CLAIM) and stat.S_ISDIR(mode_of(path, follow=False)):
             from shardwrite.journal.lock import exclusive  # for changes in place
             from shardwrite.journal.undo import recover_shard
 
@@ -473,15 +476,19 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        for token in listed(over.shared, TOKEN):
+        # Nothing is added any more, because the directory has another name than its processes know.
+        there = listed(over.shared)
+        for token in (path for path in there if path.name.startswith(TOKEN)):
             token.unlink(missing_ok=True)
-        files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
-        drivers = [over.run, *drivers_in(over.shared)]
+        files = journals(over, left[max(left)].grid.n_shards, but=own_journals, there=there)
+        drivers = [over.run, *drivers_among(there)]
         for one in outputs:
             give_room(one.path / "plan.json")
             if (metadata := left.get(one.number)) is not None:
                 store = one.target.store
-                recover_changes(one.path, store, metadata)
+                recover_changes(
+                    one.path, store, metadata, there if one.path == over.shared else None
+                )
                 discard(store, metadata, unended(files, one.number))
         discard_ends([one.target for one in outputs], drivers)
         if over.state == TAKEN:
@@ -506,8 +513,10 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
         _remove_data(over.shared, lambda: replace(over.proof(), run_path=over.shared))
     remove_state(over.shared)
     for one in outputs:
-        discard_drafts(one.target)
         remove_empty(one.target)
+        if is_there(one.target.run_path):
+            discard_drafts(one.target)
+            remove_empty(one.target)
     remove_empty_home(over.home)
 
 

@@ -140,8 +140,13 @@ class Target:
     @property
     def others(self) -> list[Target]:
         """The array as a whole and all updates of it that were begun, without this target."""
-        whole = replace(self, update="")
-        updates = [replace(self, update=path.name) for path in listed(self.beside / UPDATES)]
+        return self.others_among(listed(self.beside / UPDATES))
+
+    def others_among(self, seen: Iterable[Path]) -> list[Target]:
+        """The same, if their directories are among some paths that were seen beside the array."""
+        whole, directory = replace(self, update=""), self.beside / UPDATES
+        names = sorted(path.name for path in seen if path.parent == directory)
+        updates = [replace(self, update=name) for name in names]
         return [target for target in (whole, *updates) if target != self]
 
     @property

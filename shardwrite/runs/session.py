@@ -545,8 +545,10 @@ class Session:
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        recover_changes(self.directory.path, self.job.target.store, metadata)
-        found = replay(self.directory, metadata, files=files)
+        path, there = self.directory.path, listed(self.directory.shared)
+        is_alone = path == self.directory.shared
+        recover_changes(path, self.job.target.store, metadata, there if is_alone else None)
+        found = replay(self.directory, metadata, files=files, there=there)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
@@ -650,9 +652,14 @@ class Session:
         parts = self.directory.parts(self.driver)
         # A straggler may be writing one. The next process to join the run, or its end, removes it.
         with contextlib.suppress(OSError):
-            for path in listed(parts):
-                path.unlink(missing_ok=True)
-            parts.rmdir()
+            try:
+                parts.rmdir()
+            except FileNotFoundError:
+                return  # it went with the run
+            except OSError:  # most likely, some part files are left
+                for path in listed(parts):
+                    path.unlink(missing_ok=True)
+                parts.rmdir()
 
 
 def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> list[WriteResult]:

@@ -225,7 +225,8 @@ class ObjectWriter(Protocol):
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Publish the complete object with the durability of the transaction.
 
-        With ``"batch"``, the object may become visible only when the transaction ends.
+        With ``"batch"``, and after :meth:`Transaction.overlap`, the object may become visible only
+        when the transaction ends.
 
         Parameters
         ----------
@@ -307,8 +308,13 @@ class Transaction(Protocol):
         """Let `finish` return before an object is visible, for so many objects at a time.
 
         An object that cannot be finished is then an error of a later `finish`, or of the end of the
-        ``with`` block. Only stores that answer late, because a network lies between, do so.
+        ``with`` block. Stores that answer late, because a network lies between, do so. A directory
+        makes a few objects visible together, and calls the guard of the transaction once for them.
         """
+        return
+
+    def flush(self) -> None:
+        """Make finished objects visible that only wait for more of them."""
         return
 
     def expect_nbytes(self, most_nbytes: int) -> None:

@@ -17,6 +17,13 @@ A commit takes six steps. The text in italics says what a crash after each step 
 6. Sync the directory and its ancestors up to the root of the store (levels full and batch).
    *The new object, permanently.*
 
+Small objects take some of these steps together. With level batch, all steps after the second one
+wait until there are 64 complete temporaries. With the other levels, and after
+`Transaction.overlap`, steps 5 and 6 wait for a few. The guard, which refuses to publish for a run
+that was taken over, is then called once for all of them. That is as safe as a call for each: who
+takes a run over first makes the guard refuse, and then removes the temporaries. So if the guard
+passes, each temporary that exists by then is either renamed in time, or is gone when it is renamed.
+
 An error at any step removes the temporary and is raised. An fsync is never repeated, because a
 second call does not report the data that the first one lost.
 
@@ -139,6 +146,8 @@ class _Directories:
 
     plain: set[str] = field(default_factory=set)
     """Directories that are no links; none of their ancestors below the root is one either."""
+    made: set[str] = field(default_factory=set)
+    """Those of them that this process has made."""
     synced: set[str] = field(default_factory=set)
     """Directories whose entry in their parent is synced."""
 
@@ -277,48 +286,68 @@ class PosixStore(Store):
         """See :meth:`Store.create_new`; the object is durable."""
         path = self.root / check_key(key)
         with as_store_error(key, "cannot create"):
-            self.make_parents(path, set())
+            self.make_parents(path, _Directories())
             is_new = link_new(path, data)
-            self.sync_parents(path, set())
+            self.sync_parents([path], set())
             return is_new
 
-    def make_parents(self, path: Path, plain: set[str]) -> None:
-        """Make the missing parent directories of `path`, and add its directory to `plain`."""
-        missing = []
+    def make_parents(self, path: Path, known: _Directories) -> None:
+        """Make the missing parent directories of `path`, and add them all to those that are known.
+
+        Those that are known are not looked at, nor are those above them.
+        """
+        missing, new = [], []
         directory = path.parent
-        while True:
+        while str(directory) not in known.plain:
+            new.append(str(directory))
+            if str(directory.parent) in known.made:  # most likely, nobody has made this one
+                missing.append(directory)
+                break
             try:
-                if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self.root:
-                    message = (
-                        f"{directory} is a symbolic link inside the store; "
-                        "replace it by a directory"
-                    )
-                    raise StoreError(message, key=str(directory), errno=errno.ELOOP)
+                self._check_directory(directory)
             except FileNotFoundError:
                 missing.append(directory)
             if directory == self.root:
                 break
             directory = directory.parent
         for directory in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another worker was faster
+            try:
                 os.mkdir(directory)
-        plain.add(str(path.parent))
+            except FileExistsError:  # another worker was faster
+                with contextlib.suppress(FileNotFoundError):  # removed again, while it was empty
+                    self._check_directory(directory)
+            except FileNotFoundError:
+                if not known.plain:
+                    raise
+                # another process has removed one that was known, because it was empty
+                self.make_parents(path, _Directories())
+                return
+            else:
+                known.made.add(str(directory))
+        known.plain.update(new)
 
-    def sync_parents(self, path: Path, synced: set[str]) -> None:
-        """Sync the directory of `path`, and the entries of its ancestors that are not in `synced`.
+    def _check_directory(self, directory: Path) -> None:
+        """Refuse a link in the place of a directory of the store."""
+        if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self.root:
+            message = f"{directory} is a symbolic link inside the store; replace it by a directory"
+            raise StoreError(message, key=str(directory), errno=errno.ELOOP)
 
-        The entry of the root in its parent is the last one. All of them are then added to
-        `synced`.
+    def sync_parents(self, paths: Iterable[Path], synced: set[str]) -> None:
+        """Sync the directories of `paths`, and the entries of their ancestors not in `synced`.
+
+        Each directory is synced once. The entry of the root in its parent is the highest one. The
+        ancestors are then added to `synced`.
         """
-        fsync_directory(path.parent)
-        new = []
-        directory = path.parent
-        while str(directory) not in synced:
-            fsync_directory(directory.parent)
-            new.append(str(directory))
-            if directory == self.root:
-                break
-            directory = directory.parent
+        directories = dict.fromkeys(path.parent for path in paths)
+        new: dict[str, None] = {}
+        for directory in list(directories):
+            while str(directory) not in synced and str(directory) not in new:
+                directories[directory.parent] = new[str(directory)] = None
+                if directory == self.root:
+                    break
+                directory = directory.parent
+        for directory in directories:
+            fsync_directory(directory)
         # Only now: another thread must not regard a directory as durable before its ancestors are.
         synced.update(new)
 
@@ -346,6 +375,7 @@ class PosixTransaction(Transaction):
         self._known = _known(attempt.partition(".")[0])
         self._open: dict[str, PosixWriter] = {}
         self._waiting: list[PosixWriter] = []
+        self._n_together = _BATCH_FILES if durability == "batch" else 1
 
     def __enter__(self) -> PosixTransaction:
         return self
@@ -353,7 +383,7 @@ class PosixTransaction(Transaction):
     def __exit__(self, *exc_info: object) -> None:
         try:
             if exc_info[0] is None:
-                self._flush()
+                self.flush()
         finally:
             for writer in (*self._waiting, *self._open.values()):
                 writer.abort()
@@ -371,7 +401,7 @@ class PosixTransaction(Transaction):
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with as_store_error(key, "cannot create"):
             if directory not in self._known.plain:
-                self.store.make_parents(Path(path), self._known.plain)
+                self.store.make_parents(Path(path), self._known)
             replaced = (
                 None
                 if self._is_fresh
@@ -382,8 +412,8 @@ class PosixTransaction(Transaction):
             try:
                 try:
                     fd = opened(temporary, flags, mode)
-                except FileNotFoundError:
-                    self.store.make_parents(Path(path), self._known.plain)
+                except FileNotFoundError:  # another process has removed an empty directory
+                    self.store.make_parents(Path(path), _Directories())
                     fd = opened(temporary, flags, mode)
                 writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
             except BaseException as error:  # an interrupt, too
@@ -402,7 +432,7 @@ class PosixTransaction(Transaction):
                 if stat.S_ISDIR(mode):  # whose files nobody wrote here
                     raise no_file(str(path))
                 # The parents exist; this refuses links among them.
-                self.store.make_parents(path, self._known.plain)
+                self.store.make_parents(path, self._known)
                 self._check(guard)
                 if self._proof is None:
                     raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
@@ -410,49 +440,60 @@ class PosixTransaction(Transaction):
                 if self.durability != "none":
                     fsync_directory(path.parent)
 
+    def overlap(self, n_at_once: int) -> None:
+        """See :meth:`Transaction.overlap`; with ``"batch"``, more objects wait than this."""
+        self._n_together = max(self._n_together, n_at_once)
+
     def _finished(self, writer: PosixWriter) -> None:
-        if self.durability == "batch":
-            del self._open[writer.key]
-            self._waiting.append(writer)
-            if len(self._waiting) >= _BATCH_FILES:
-                self._flush()
-            return
-        with as_store_error(writer.key, "cannot commit"):
-            if self.durability == "full":
-                writer.sync()
-            writer.close()
-            self._check(writer.guard)
-            writer.publish()
-            del self._open[writer.key]
-            if self.durability == "full":
-                self.store.sync_parents(Path(writer.path), self._known.synced)
-        self.committed.add(writer.key)
+        if self.durability != "batch":
+            with as_store_error(writer.key, "cannot commit"):
+                if self.durability == "full":
+                    writer.sync()
+                writer.close()
+        self._waiting.append(writer)
+        del self._open[writer.key]
+        is_alone = writer.guard is not None and self.durability != "batch"
+        if is_alone or len(self._waiting) >= self._n_together:
+            self.flush()
 
     def _check(self, guard: Callable[[], None] | None = None) -> None:
         for check in (self._guard, guard):
             if check is not None:
                 check()
 
-    def _flush(self) -> None:
-        """Publish all finished objects of a batch.
+    def flush(self) -> None:
+        """See :meth:`Transaction.flush`.
 
         First all data become durable, then all objects visible, then all names durable. An old
         object is therefore never replaced by an incomplete new one.
         """
         batch = self._waiting
-        for step in ("sync", "close", "publish"):
-            if step == "publish":
-                self._check()
+        published: list[PosixWriter] = []
+        for step in ("sync", "close") if self.durability == "batch" else ():
             for writer in batch:
                 with as_store_error(writer.key, "cannot commit"):
-                    if step == "publish" and writer.guard is not None:
-                        writer.guard()
                     getattr(writer, step)()
-        self._waiting = []
-        for writer in {os.path.dirname(writer.path): writer for writer in batch}.values():
-            with as_store_error(writer.key, "cannot commit"):
-                self.store.sync_parents(Path(writer.path), self._known.synced)
-        self.committed.update(writer.key for writer in batch)
+        try:
+            for writer in batch:
+                with as_store_error(writer.key, "cannot commit"):
+                    if not published:
+                        self._check()
+                    if writer.guard is not None:
+                        writer.guard()
+                    writer.publish()
+                published.append(writer)
+        finally:
+            self._waiting = batch[len(published) :]
+            if published:
+                self._settle(published)
+
+    def _settle(self, published: Sequence[PosixWriter]) -> None:
+        """Make the names of objects durable, and count the objects as committed."""
+        if self.durability != "none":
+            with as_store_error(published[0].key, "cannot commit"):
+                paths = [Path(writer.path) for writer in published]
+                self.store.sync_parents(paths, self._known.synced)
+        self.committed.update(writer.key for writer in published)
 
 
 class PosixWriter(ObjectWriter):
@@ -612,7 +653,7 @@ def discard_file(path: Path, attempt: str) -> None:
 
 def sync_entry(path: Path) -> None:
     """Make the name of a file durable, and that of its directory."""
-    PosixStore(path.parent).sync_parents(path, set())
+    PosixStore(path.parent).sync_parents([path], set())
 
 
 def copy_file(source: Path, to: Path, durability: str) -> None:

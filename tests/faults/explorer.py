@@ -54,6 +54,8 @@ from two_writers import OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, st
 AT_ONCE = 16
 PATIENCE = 60
 """Effects after which a process counts as waiting for the other."""
+FEW = 4
+"""Effects of the second process that match a pattern, at which it stands."""
 
 WAYS = ("slow", "frozen", "both frozen", "late", "killed")
 PAIRS = [
@@ -151,10 +153,11 @@ class Stepped:
         os.waitpid(self.pid, 0)
         self.has_ended = True
 
-    def advance(self, n: int) -> bool:
-        """Let it come to its n-th effect from here that can be seen; whether it is there."""
+    def advance(self, n: int, before: str = "") -> bool:
+        """Let it come to its n-th effect from here that can be seen and matches a pattern; whether
+        it is there."""
         while not self.has_ended:
-            n -= is_visible(self.asked)
+            n -= is_visible(self.asked) and re.search(before, self.asked) is not None
             if n < 0:
                 return True
             os.write(self._go, b"g")
@@ -177,8 +180,9 @@ class Stepped:
         self._close()
 
 
-def play(case: Case, home: Path) -> Iterator[None]:
-    """Go through a schedule; waits where a lease has to run out."""
+def play(case: Case, home: Path, then: str) -> Iterator[None]:
+    """Go through a schedule; waits where a lease has to run out. The second process first stands
+    before an effect that matches a pattern."""
     runs = (OPERATIONS[case.operation].run, second_of(case.operation, case.takeover).run)
     both: list[Stepped] = []
     frozen: list[Stepped] = []
@@ -190,7 +194,7 @@ def play(case: Case, home: Path) -> Iterator[None]:
             current.thaw()
             frozen.remove(current)
         is_late = case.way == "late" and number > len(case.turns) and number % 2
-        if not current.advance(1 if is_late else n):
+        if not current.advance(1 if is_late else n, then if number == 1 else ""):
             continue
         if is_late:
             current.kill()
@@ -306,7 +310,9 @@ def effects(bench: freeze.Bench, operation: str, takeover: str) -> tuple[list[st
     return found
 
 
-def schedules(bench: freeze.Bench, pairs, ways, depth: int, before: str) -> Iterator[Case]:
+def schedules(
+    bench: freeze.Bench, pairs, ways, depth: int, before: str, then: str
+) -> Iterator[Case]:
     """Every schedule with a number of switches."""
     possible = [
         way for way in ways if depth > 2 or way not in ("both frozen", "late")
@@ -316,17 +322,17 @@ def schedules(bench: freeze.Bench, pairs, ways, depth: int, before: str) -> Iter
         begins = [k for k, effect in enumerate(of_first) if re.search(before, effect)]
         spans = [
             begins,
-            range(len(of_second) + PATIENCE // 2),
+            range(FEW if then else len(of_second) + PATIENCE // 2),
             *itertools.repeat(range(len(of_first)), depth),
         ][: depth - 1]
         for way, turns in itertools.product(possible, itertools.product(*spans)):
             yield Case(operation, takeover, way, list(turns), [], [])
 
 
-def explore(bench: freeze.Bench, cases: list[Case]) -> None:
+def explore(bench: freeze.Bench, cases: list[Case], then: str) -> None:
     """Go through some schedules at once, as far as they wait for leases to run out, and judge them."""
     under_way = [
-        (case, home, play(case, home), names_in(home))
+        (case, home, play(case, home, then), names_in(home))
         for case in cases
         for home in [bench.fresh(case.operation)]
     ]
@@ -369,7 +375,15 @@ def sampled(cases: list[Case], n: int, seed: int) -> list[Case]:
 
 
 def run(
-    pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out: Path | None = None
+    pairs,
+    ways,
+    depth: int,
+    n: int,
+    *,
+    before: str = "",
+    then: str = "",
+    seed: int = 0,
+    out: Path | None = None,
 ) -> list[Case]:
     """Schedules, judged; what is known so far is in the file `out`."""
     place = MEMORY
@@ -378,11 +392,11 @@ def run(
         with two_writers.configured():
             two_writers.warm_up()
             bench = freeze.Bench(top)
-            cases = list(schedules(bench, pairs, ways, depth, before))
+            cases = list(schedules(bench, pairs, ways, depth, before, then))
             if n:
                 cases = sampled(cases, n, seed)
             for begin in range(0, len(cases), AT_ONCE):
-                explore(bench, cases[begin : begin + AT_ONCE])
+                explore(bench, cases[begin : begin + AT_ONCE], then)
                 if out:
                     known = cases[: begin + AT_ONCE]
                     out.write_text(
@@ -438,6 +452,11 @@ def main() -> None:
         help="the first process stands before effects that match this pattern",
     )
     parser.add_argument(
+        "--then",
+        default="",
+        help="the second process stands before the first few effects that match this pattern",
+    )
+    parser.add_argument(
         "--takeovers",
         nargs="+",
         choices=sorted({pair[1] for pair in PAIRS}),
@@ -460,6 +479,7 @@ def main() -> None:
         given.depth,
         given.cases,
         before=given.before,
+        then=given.then,
         seed=given.seed,
         out=given.json,
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import dask
@@ -43,10 +45,12 @@ test_redone.write(sys.argv[1], "sync")
 """
 
 
-def write(path, scheduler):
+def write(path, scheduler, durability="none"):
     x = oracle.source((SIDE * 8, SIDE * 8), -1)
     with dask.config.set(scheduler=scheduler):
-        return x.to_sharded_zarr(path, shards=8, chunks=4, durability="none", source_id="values")
+        return x.to_sharded_zarr(
+            path, shards=8, chunks=4, durability=durability, source_id="values"
+        )
 
 
 def files_of(path):
@@ -90,6 +94,51 @@ def test_a_run_goes_on_that_is_killed_again_and_again_within_half_a_second(tmp_p
         before, n_done = n_done, seams.status_of(path).n_done_shards
         assert n_done - before >= n_shards // 3
     assert write(path, "threads").n_resumed_shards == n_done
+    oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
+
+
+SLOW = f"""
+import os, signal, sys, time
+import dask
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import seams, test_redone
+n_written = []
+def slowly(*_):
+    n_written.append(0)
+    if len(n_written) == 100:
+        os.write(1, b"slow")
+        time.sleep(60)
+seams.before(None, "write a shard", slowly)
+test_redone.write(sys.argv[1], "sync", durability=sys.argv[2])
+"""
+AS_COMMAND = (
+    "import sys; from shardwrite.runs.outcome import handling_signals\n"
+    f"with handling_signals(): exec({SLOW!r})"
+)
+
+
+@pytest.mark.parametrize("durability", ["none", pytest.param("batch", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGKILL, 1.2), (signal.SIGTERM, 0)])
+def test_no_committed_shard_is_redone_while_a_task_is_busy_with_the_next(
+    tmp_path, durability, number, seconds
+):
+    """The lines of the shards before waited for the end of a shard that took longer; SIGTERM ended
+    the process without them."""
+    path = tmp_path / "x.zarr"
+    program = SLOW if number == signal.SIGKILL else AS_COMMAND
+    with subprocess.Popen(
+        [*python(), "-c", program, path, durability], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.read(4) == b"slow"
+        time.sleep(seconds)
+        process.send_signal(number)
+        assert process.wait(10) == (-9 if number == signal.SIGKILL else 85)
+    before = files_of(path)
+    assert len(before) > 99 - (64 if durability == "batch" else 8)
+    assert seams.status_of(path).n_done_shards == len(before)
+    assert write(path, "threads").n_resumed_shards == len(before)
+    after = files_of(path)
+    assert all(after[p].st_ino == stat.st_ino for p, stat in before.items())
     oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
 
 
@@ -202,12 +251,13 @@ def test_a_line_of_before_ends_its_task(tmp_path, run):
 @pytest.mark.parametrize("durability", ["full", "batch", "none"])
 @seams.log_every(0)
 def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
-    """A line after each shard, where that is possible; each shard in one line, and none before its
-    directory is synced."""
+    """A line after each shard, which waits for no other then; each shard in one line, and none
+    before its directory is synced."""
     visible, durable, lines = set(), set(), []
 
-    def synced(store, path, synced):
-        durable.update(p for p in visible if os.path.dirname(p) == str(path.parent))
+    def synced(store, paths, synced):
+        directories = {str(path.parent) for path in paths}
+        durable.update(p for p in visible if os.path.dirname(p) in directories)
 
     def appending(writer, fields):
         if "shards" in fields:
@@ -224,7 +274,7 @@ def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
             tmp_path / "x", shards=8, chunks=4, durability=durability
         )
     assert sorted(rank for line in lines for rank in line) == list(range(100))
-    assert len(lines) == (2 if durability == "batch" else 100)
+    assert len(lines) == 100
 
 
 @seams.log_every(0)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 
+import calls
 import pytest
 
 import shardwrite
@@ -31,11 +32,12 @@ SCRIPT = """
 """
 
 
-def trace(tmp_path, durability):
-    """System calls on the array's shards, in sequence, as (name, path, whole line)."""
+def trace(tmp_path, durability, about="x/c"):
+    """System calls on the array's shards, in sequence, as (name, path, whole line). They are on
+    paths that match a pattern."""
     log = tmp_path / "log"
-    calls = "open,openat,creat,rename,renameat,renameat2,fsync,fdatasync,sync_file_range,close,unlink,unlinkat"
-    command = ["strace", "-f", "-y", "-s", "4096", "-e", f"trace={calls}", "-o", str(log)]
+    traced = "open,openat,creat,rename,renameat,renameat2,fsync,fdatasync,sync_file_range,close,unlink,unlinkat"
+    command = ["strace", "-f", "-y", "-s", "4096", "-e", f"trace={traced}", "-o", str(log)]
     ended = subprocess.run(
         [*command, sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "x"), durability],
         capture_output=True,
@@ -48,7 +50,7 @@ def trace(tmp_path, durability):
     found = []
     for line in log.read_text().splitlines():
         match = re.match(r"\d+\s+(\w+)\((.*)", line)
-        if match and f"{tmp_path}/x/c" in line and "ENOENT" not in line:
+        if match and re.search(f"{tmp_path}/{about}", line) and "ENOENT" not in line:
             found.append((match[1], match[2]))
     return found
 
@@ -58,8 +60,8 @@ def trace(tmp_path, durability):
     ["full", *(pytest.param(level, marks=pytest.mark.long) for level in ("batch", "none"))],
 )
 def test_one_open_one_rename_no_read(tmp_path, durability):
-    calls = trace(tmp_path, durability)
-    opens = [text for name, text in calls if name in ("open", "openat", "creat")]
+    traced = trace(tmp_path, durability)
+    opens = [text for name, text in traced if name in ("open", "openat", "creat")]
     files = [text for text in opens if "O_DIRECTORY" not in text]
     assert len(files) == N_SHARDS
     assert all(
@@ -69,7 +71,7 @@ def test_one_open_one_rename_no_read(tmp_path, durability):
     assert all("O_WRONLY" in text and ".swtmp" in text for text in files), (
         "no shard is ever read, or written under its own name"
     )
-    renames = [text for name, text in calls if name.startswith("rename")]
+    renames = [text for name, text in traced if name.startswith("rename")]
     assert len(renames) == N_SHARDS
     for text in renames:
         source, target = re.findall(r'"([^"]+)"', text)[:2]
@@ -78,10 +80,10 @@ def test_one_open_one_rename_no_read(tmp_path, durability):
         )
 
 
-def steps(calls):
+def steps(traced):
     """Each call as a word and what it was done to."""
     found = []
-    for name, text in calls:
+    for name, text in traced:
         if name in ("fsync", "fdatasync"):
             path = re.search(r"<([^>]+)>", text)[1]
             found.append(("sync-file" if ".swtmp" in path else "sync-directory", path))
@@ -90,28 +92,97 @@ def steps(calls):
     return found
 
 
+MOST_TOGETHER = 8
+
+
 def test_full_syncs_file_then_renames_then_syncs_the_directory(tmp_path):
     found = steps(trace(tmp_path, "full"))
-    synced_files, renamed_in = [], set()
+    synced_files, renamed = [], []
     for what, about in found:
         if what == "sync-file":
+            assert not renamed, "no file is written before the last renames are made durable"
             synced_files.append(about)
         elif what == "rename":
             assert about[0] in synced_files, "renamed before its data were durable"
-            assert about[1].rsplit("/", 1)[0] not in renamed_in, (
-                "the last rename here was not made durable yet"
-            )
-            renamed_in.add(about[1].rsplit("/", 1)[0])
+            renamed.append(about[1].rsplit("/", 1)[0])
+            assert len(renamed) <= MOST_TOGETHER
         else:
-            renamed_in.discard(about)
+            renamed = [directory for directory in renamed if directory != about]
     assert len(synced_files) == len(set(synced_files)) == N_SHARDS, (
         "each file is synced once, and never again"
     )
-    assert not renamed_in
+    assert not renamed
     directories = {about for what, about in found if what == "sync-directory"}
     assert {f"{tmp_path}/x/c/{i}" for i in range(4)} | {f"{tmp_path}/x/c"} <= directories, (
         "also the directories that were made"
     )
+
+
+@pytest.mark.parametrize(
+    "durability", ["none", *(pytest.param(d, marks=pytest.mark.long) for d in ("full", "batch"))]
+)
+def test_a_run_is_looked_at_between_the_begin_of_a_file_and_its_rename(tmp_path, durability):
+    """One look serves several files. Who takes the run over removes first what is looked at, and
+    then the files."""
+    begun, looked_at, n_renamed, n_looks = set(), set(), 0, 0
+    for name, text in trace(tmp_path, durability, "(x/c|.*/token-)"):
+        if "/token-" in text:
+            if name == "openat" and "O_CREAT" not in text:
+                looked_at |= begun
+                n_looks += 1
+        elif name == "openat" and "O_CREAT" in text:
+            begun.add(re.search(r'"([^"]+)"', text)[1])
+        elif name.startswith("rename"):
+            assert re.search(r'"([^"]+)"', text)[1] in looked_at
+            n_renamed += 1
+    assert n_renamed == N_SHARDS
+    assert n_looks < N_SHARDS
+
+
+@pytest.mark.parametrize("durability", ["none", "full", "batch"])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_files_of_a_run_that_was_taken_over_are_not_published(tmp_path, durability, is_ended):
+    """By a process that was frozen before it looked, and by one frozen after that."""
+    store = PosixStore(tmp_path / "s")
+
+    def look():
+        assert len(list((tmp_path / "s").rglob("*.swtmp"))) == 3
+        if is_ended:
+            raise shardwrite.RunEndedError("ended", path="run")
+        for path in (tmp_path / "s").rglob("*.swtmp"):  # as the sweep of a takeover does
+            path.unlink()
+
+    with (  # noqa: PT012
+        pytest.raises(shardwrite.RunEndedError if is_ended else StoreError),
+        store.transaction(durability, "a", look) as transaction,
+    ):
+        transaction.overlap(4)
+        for n in range(3):
+            writer = transaction.create(f"c/{n}")
+            writer.write([b"x"])
+            writer.finish()
+    assert not transaction.committed
+    assert list((tmp_path / "s" / "c").iterdir()) == []
+
+
+@pytest.mark.parametrize("durability", ["none", "full"])
+def test_what_is_published_before_an_error_is_committed(tmp_path, monkeypatch, durability):
+    store, real = PosixStore(tmp_path / "s"), os.rename
+
+    def rename(source, target):
+        if target.endswith("/2"):
+            raise OSError(errno.EIO, "not now")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(StoreError), store.transaction(durability, "a") as transaction:  # noqa: PT012
+        transaction.overlap(4)
+        for n in range(4):
+            writer = transaction.create(f"c/{n}")
+            writer.write([b"x"])
+            writer.finish()
+    assert transaction.committed == {"c/0", "c/1"}
+    assert {p.name for p in (tmp_path / "s" / "c").iterdir()} == {"0", "1"}
 
 
 @pytest.mark.long
@@ -188,6 +259,21 @@ def test_a_rename_whose_answer_was_lost_is_done(tmp_path, monkeypatch, durabilit
     assert not transaction.committed
 
 
+def test_a_directory_that_another_process_removed_is_made_again(tmp_path):
+    """Whether an object lies in it, or in a directory below it that was not there yet."""
+    store = PosixStore(tmp_path / "s")
+    with store.transaction("full", "removed-directories.1") as transaction:
+        for key in ("c/0/0", "c/0/1", "c/1/0"):
+            writer = transaction.create(key)
+            writer.write([b"x"])
+            writer.finish()
+            shutil.rmtree(tmp_path / "s" / "c")
+    (tmp_path / "s" / "c").mkdir()
+    (tmp_path / "s" / "c" / "2").symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="symbolic link"):
+        store.transaction("full", "removed-directories.2").create("c/2/0")
+
+
 def test_short_writes_are_continued(tmp_path, monkeypatch):
     import os
 
@@ -246,3 +332,24 @@ def test_new_files_take_the_umask(tmp_path):
         os.umask(old)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
     assert shardwrite.__version__
+
+
+@pytest.mark.parametrize(
+    ("row", "most"),
+    [
+        ("full", 9),
+        *(
+            pytest.param(row, most, marks=pytest.mark.long)
+            for row, most in {
+                "batch": 9,
+                "none": 6,
+                "full, a directory for each shard": 12,
+                "none, a directory for each shard": 9,
+            }.items()
+        ),
+    ],
+)
+def test_a_small_shard_takes_few_system_calls(row, most):
+    """With the journal. A process is traced twice, with so many shards."""
+    found = calls.per_shard(row, n_few=40, n_many=120)
+    assert sum(found.values()) <= most, found
