@@ -600,6 +600,53 @@ def test_another_plan_for_a_new_array(tmp_path, publish):
     assert is_tidy(path)
 
 
+def store_two(root, version=0, **keywords):
+    x = da.from_array(values(version), chunks=(16, 32))
+    names = {"names": ["a", "b"], "source_id": f"version {version}"}
+    return shardwrite.store([x, x + 1], [root] * 2, **names, shards=16, chunks=4, **keywords)
+
+
+@carries_out("writes {} other arrays, too, such as {}")
+def test_one_of_the_arrays_of_a_run(tmp_path, monkeypatch):
+    root = tmp_path / "tree"
+    with monkeypatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(Stop):
+            store_two(root)
+    x = da.from_array(values(2), chunks=(16, 32))
+    refused(
+        "Make the call that writes all of them with restart=True",
+        JournalError,
+        lambda: x.to_sharded_zarr(root, name="a", shards=16, chunks=4, restart=True),
+    )
+    assert store_two(root, 2, restart=True)[0].n_resumed_shards == 0
+    np.testing.assert_array_equal(read(root / "a"), values(2))
+    assert is_tidy(root)
+
+
+@carries_out("another call has written {} since the run {} was begun")
+def test_an_array_that_another_call_has_written_amid_a_begin(tmp_path, monkeypatch):
+    root, link = tmp_path / "tree", os.link
+
+    def link_one(source, target, **keywords):
+        if str(target).startswith(str(root / "b")):
+            raise KeyboardInterrupt
+        link(source, target, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", link_one)
+        patch.setattr("shardwrite.journal.begin.cancel_begin", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            store_two(root)
+    da.from_array(values(3), chunks=(16, 32)).to_sharded_zarr(root, name="b", shards=16, chunks=4)
+    refused(
+        "Make this call again with restart=True", JournalError, lambda: store_two(root, mode="w")
+    )
+    store_two(root, mode="w", restart=True)
+    np.testing.assert_array_equal(read(root / "b"), values() + 1)
+    assert is_tidy(root)
+
+
 @carries_out("{} does not hold a plan that can be written in parts")
 def test_a_plan_that_is_none_for_parts(tmp_path, monkeypatch):
     x, path = source(), tmp_path / "x"

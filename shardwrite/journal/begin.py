@@ -420,7 +420,7 @@ def _starts_over(found: RunDirectory, intent: Intent, names: Collection[str]) ->
         raise JournalError(
             f"the run on {found.target.label} writes {len(others):,} other arrays, too, such as "
             f"{others[-1]!r}, and they would have to start over with it. Make the call that writes "
-            "all of them with restart=True, or give the run up with abandon (shardwrite abandon)",
+            "all of them with restart=True",
             path=str(found.target.run_path),
         )
     discard_run(found)
@@ -596,14 +596,15 @@ def _claim_rest(run: RunDirectory) -> bool:
     try:
         with as_store_error(str(run.shared), "cannot go on with"):
             for one in run.outputs():
-                if is_there(one.target.run_path / "plan.json") or _claim(one):
+                if is_there(one.target.run_path / "plan.json"):
                     continue
-                raise JournalError(
-                    f"another run writes {one.target.label}, which the run {run.run} was to write, "
-                    "too. Finish that run, or give it up with abandon (shardwrite abandon), and "
-                    "make this call again",
-                    path=str(one.target.run_path),
-                )
+                is_same = one.record.replaces == _replaces(one.target, one.record)
+                if not (is_same and _claim(one)):
+                    raise JournalError(
+                        f"another call has written {one.target.label} since the run {run.run} was "
+                        "begun, which writes it, too. Make this call again with restart=True",
+                        path=str(one.target.run_path),
+                    )
     except StoreError as error:
         if error.errno != errno.ENOENT or is_there(run.shared):
             raise
