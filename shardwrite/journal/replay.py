@@ -14,10 +14,10 @@ from pathlib import Path
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.lease import live_holders, this_process
+from shardwrite.journal.lease import live_holders, this_process, work_files
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines, shards_of
-from shardwrite.journal.rundir import RunDirectory, drivers_in, is_resumed
+from shardwrite.journal.rundir import RunDirectory, is_resumed
 from shardwrite.place.target import Target
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import as_store_error, listed, read_blocks, read_limit
@@ -73,18 +73,21 @@ def replay(
     *,
     looking: bool = False,
     files: Sequence[JournalFile] | None = None,
+    among: Sequence[Path] | None = None,
 ) -> Replay:
     """Read the journals of a run, as far as they tell of one of its arrays.
 
     - `files`: what `journals` has read; read now by default.
+    - `among`: directories whose journals are read; by default, all in which processes work.
     """
     grid = metadata.grid
     found = Replay(Ledger(grid))
     if files is None:
-        files = journals(run, grid.n_shards, driver)
+        files = journals(run, grid.n_shards, driver, among=among)
     # The leases are read after the journals: each driver whose journal was read, and which is still
-    # alive, has a lease by now.
-    alive = drivers_of(run, looking=looking)
+    # alive, has a lease by now. Nobody asks for the lease of a process that has left nothing.
+    asks = any(file.unended or not file.is_of_this_boot for file in files)
+    alive = drivers_of(run, looking=looking, among=among) if asks else set()
     # Trusted journals come last, so that their entries replace those of the others.
     for file in sorted(files, key=lambda f: f.is_trusted):
         for entry in file.entries:
@@ -111,15 +114,21 @@ def replay(
 
 
 def journals(
-    run: RunDirectory, n_shards: int, driver: str = "", *, but: str = ""
+    run: RunDirectory,
+    n_shards: int,
+    driver: str = "",
+    *,
+    but: str = "",
+    among: Sequence[Path] | None = None,
 ) -> list[JournalFile]:
     """Read the journals of a run, with the lines about all of its arrays.
 
     - `n_shards`: number of shards of the array, or of the part of it that the run writes.
     - `driver`: read only those that were written for this driver.
     - `but`: prefix of the names of journals that are left out; empty for none.
+    - `among`: as in `replay`.
     """
-    paths = journals_of(run, driver)
+    paths = journals_of(run, driver, among)
     wanted = [path for path in paths if not (but and path.name.startswith(but))]
     return list(_parsed(run, wanted, n_shards))
 
@@ -215,7 +224,14 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
     return found
 
 
-def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
+def sweep(
+    run: RunDirectory,
+    metadata: ArrayMetadata,
+    found: Replay,
+    *,
+    may_list: bool,
+    among: Sequence[Path] | None = None,
+) -> int:
     """Remove the temporary files and part files of dead processes.
 
     Temporary files are removed by name. The array is listed only if journals may have lost names,
@@ -223,14 +239,18 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
 
     - `may_list`: whether the array may be listed. The processes of a job array, which write one
       part each, never list it, because there can be many of them.
+    - `among`: directories of the run in which files are looked for; by default, all.
     """
-    all_parts = listed(run.shared, "parts-")
-    drivers = drivers_in(run.shared)
-    alive = drivers_of(run)  # read after the listings, for the same reason as in `replay`
-    for parts in all_parts:
-        if parts.name.removeprefix("parts-") not in alive:
-            remove_state(parts)
-    discard_ends([run.target], [driver for driver in drivers if driver not in alive])
+    there = work_files(run.shared, among=among)
+    all_parts = [path for path in there if path.name.startswith("parts-")]
+    drivers = [path.stem.removeprefix("lease-") for path in there if path.name.startswith("lease-")]
+    if all_parts or drivers:
+        # Read after the listings, for the same reason as in `replay`
+        alive = drivers_of(run, among=among)
+        for parts in all_parts:
+            if parts.name.removeprefix("parts-") not in alive:
+                remove_state(parts)
+        discard_ends([run.target], [driver for driver in drivers if driver not in alive])
     store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
         return run.target.place.sweep(lambda: drivers_on(run.target))
@@ -267,14 +287,25 @@ def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginnin
     return n_removed
 
 
-def journals_of(run: RunDirectory, driver: str = "") -> list[Path]:
-    """Paths of the journals of a run, or of those that were written for a driver."""
-    return listed(run.shared, f"journal-{driver}-" if driver else "journal-", ".jsonl")
+def journals_of(
+    run: RunDirectory, driver: str = "", among: Sequence[Path] | None = None
+) -> list[Path]:
+    """Paths of the journals of a run, or of those that were written for a driver.
+
+    - `among`: as in `replay`.
+    """
+    prefix = f"journal-{driver}-" if driver else "journal-"
+    return work_files(run.shared, prefix, ".jsonl", among)
 
 
-def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
-    """Names of the drivers that work on a run now. `looking` is as in `live_holders`."""
-    return {holder.driver for holder in live_holders(run.shared, looking=looking)}
+def drivers_of(
+    run: RunDirectory, *, looking: bool = False, among: Sequence[Path] | None = None
+) -> set[str]:
+    """Names of the drivers that work on a run now. `looking` is as in `live_holders`.
+
+    - `among`: directories whose leases are read; by default, all.
+    """
+    return {holder.driver for holder in live_holders(run.shared, looking=looking, among=among)}
 
 
 def drivers_on(target: Target, *, looking: bool = False) -> set[str]:

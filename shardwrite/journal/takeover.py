@@ -62,7 +62,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.documents import DocumentChange, discard_ends
-from shardwrite.journal.lease import is_left_behind, live_holders
+from shardwrite.journal.lease import is_left_behind, live_holders, work_files
 from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, shards_of
 from shardwrite.journal.receipt import (
     Receipt,
@@ -434,8 +434,7 @@ def drop_orphan(run: RunDirectory) -> None:
     with as_store_error(str(run.path), "cannot remove"):
         with contextlib.suppress(FileNotFoundError):
             os.rename(run.shared, over.shared)
-        for token in listed(over.shared, TOKEN):
-            token.unlink(missing_ok=True)
+        _remove_tokens(over)
         for one in over.outputs():
             one.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
     settle(over)
@@ -473,8 +472,7 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        for token in listed(over.shared, TOKEN):
-            token.unlink(missing_ok=True)
+        _remove_tokens(over)
         files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
         drivers = [over.run, *drivers_in(over.shared)]
         for one in outputs:
@@ -509,6 +507,12 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
         discard_drafts(one.target)
         remove_empty(one.target)
     remove_empty_home(over.home)
+
+
+def _remove_tokens(over: RunDirectory) -> None:
+    """Remove the tokens of all processes of a run that is over."""
+    for token in work_files(over.shared, TOKEN):
+        token.unlink(missing_ok=True)
 
 
 def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:

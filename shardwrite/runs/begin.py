@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
@@ -46,6 +47,9 @@ from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.looking import as_store_error, is_there
 from shardwrite.write.context import Scratch, probe_here
+
+if TYPE_CHECKING:
+    from shardwrite.journal.parts import PartDirectory
 
 # ---- Scratch: room on the disks of workers for shards that wait there
 
@@ -235,10 +239,18 @@ def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> 
 
 @contextlib.contextmanager
 def join(
-    job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool
+    job: Job,
+    engine: Engine,
+    directory: RunDirectory,
+    *,
+    only: Collection[int],
+    may_list: bool,
+    number: tuple[int, int] | None = None,
 ) -> Iterator[Session]:
     """Work on some shards of a run that another process has begun.
 
+    - `number`: number of the part that this process writes, and number of all parts. It then looks
+      at nothing that other processes have in the directory of the run.
     - Raises RunEndedError if another process has ended the run.
     """
     if directory.digest != job.plan.digest:
@@ -251,7 +263,12 @@ def join(
         )
     told = f"joined for {len(only):,} shards: {_described(job)}"
     tell(RUNS, logging.INFO, told, run=directory.path)
-    with _open([job], [directory]) as (session,):
+    part = None
+    if number is not None and directory.view is not None:
+        from shardwrite.journal.parts import enter_part  # for runs that are written in parts
+
+        part = enter_part(directory, *number)
+    with _open([job], [directory], part) as (session,):
         with as_store_error(str(directory.path), "cannot go on with"):
             session.list_before()
             session.catch_up(engine, may_list=may_list, only=only)
@@ -272,17 +289,21 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(jobs: Sequence[Job], directories: Sequence[RunDirectory]) -> Iterator[list[Session]]:
+def _open(
+    jobs: Sequence[Job], directories: Sequence[RunDirectory], part: PartDirectory | None = None
+) -> Iterator[list[Session]]:
     """Work on a run under a lease, with a session for each of its arrays.
 
     A failure is noted in the journal, and part files are removed at the end.
+
+    - `part`: where this process works, if it only writes a part.
     """
     driver, path = new_name(), directories[0].shared
     sessions = [
-        Session(job, directory, driver, Ledger(job.plan.metadata.grid))
+        Session(job, directory, driver, Ledger(job.plan.metadata.grid), part=part)
         for job, directory in zip(jobs, directories, strict=True)
     ]
-    with _ended_or(directories[0]), taking_part(path, driver):
+    with _ended_or(directories[0]), taking_part(path, driver, part and part.path):
         try:
             yield sessions
         except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process

@@ -14,6 +14,7 @@ from shardwrite.journal.begin import find_run, tidied_run
 from shardwrite.journal.bucket_shares import sharing
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
+from shardwrite.journal.parts import run_of_part
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.place.target import Target
@@ -64,7 +65,8 @@ def execute_part(
     start = time.perf_counter()
     grid = job.plan.metadata.grid
     ranks = [ravel(index, grid.counts) for box in part.boxes() for index in grid.shards_in(box)]
-    with join(job, engine, run, only=ranks, may_list=False) as session:
+    number = part.index, part.count
+    with join(job, engine, run, only=ranks, may_list=False, number=number) as session:
         session.note_resumed(ranks)
         tell_found(on_report, session.resumed_nbytes)
         try:
@@ -173,5 +175,8 @@ def run_on(
             if run is not None and run.makes_array:
                 check(run)
     with holding(target):
-        tidy(target)
-        yield tidied_run(target)
+        found = run_of_part(target) if check is None else None
+        if found is None:
+            tidy(target)
+            found = tidied_run(target) if check is not None else run_of_part(target)
+        yield found

@@ -63,6 +63,7 @@ from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.tasks import Unreadable, commit_group
 
 if TYPE_CHECKING:
+    from shardwrite.journal.parts import PartDirectory
     from shardwrite.read.array import ShardedArray
     from shardwrite.write.spool import EncodedBlock
 
@@ -218,6 +219,7 @@ class Session:
     bad: dict[int, CorruptShardError] = field(default_factory=dict)
     has_helpers: bool = False  # whether other processes ran tasks
     is_later: bool = False  # whether the tasks run when nobody works on the run any more
+    part: PartDirectory | None = None  # where this process works, if it only writes a part
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -226,8 +228,8 @@ class Session:
             metadata=plan.metadata,
             strategy=plan.strategy,
             store=self.job.target.store,
-            run_path=str(self.directory.shared),
-            parts=str(self.directory.parts(self.driver)),
+            run_path=str(self.work_path),
+            parts=str(self._parts),
             driver=self.driver,
             output=self.directory.number,
             durability=self.job.durability,
@@ -243,6 +245,24 @@ class Session:
             read_from=self._token_read,
             goes_on=True,
         )
+
+    @property
+    def work_path(self) -> Path:
+        """Directory of the run, or of the part, with the lease and the journals of this process."""
+        return self.directory.shared if self.part is None else self.part.path
+
+    @property
+    def _parts(self) -> Path:
+        """Directory for part files."""
+        return self.work_path / self.directory.parts(self.driver).name
+
+    @property
+    def _may_spool(self) -> bool:
+        """Whether tasks may need part files; a part of a new array often needs none."""
+        job = self.job
+        if self.part is None or job.source.is_encoded or not job.plan.partition.is_fused:
+            return True
+        return not self.spec().streams
 
     @property
     def _read_from(self) -> ShardedArray | None:
@@ -307,7 +327,7 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         if report.author is not None:
-            path, level = str(self.directory.shared), self.job.durability
+            path, level = str(self.work_path), self.job.durability
             journal = journal_for(path, self.driver, level, report.author)
             journal.append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
@@ -337,7 +357,8 @@ class Session:
         """
         if self.has_helpers and self.job.target.store.commits_later:
             return
-        found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
+        own = None if self.part is None else [self.part.path]
+        found = replay(self.directory, self.job.plan.metadata, self.driver, among=own).ledger
         new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
         self.ledger.take(found, new)
         note_committed(len(new))
@@ -545,8 +566,10 @@ class Session:
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        recover_changes(self.directory.path, self.job.target.store, metadata)
-        found = replay(self.directory, metadata, files=files)
+        among = None if self.part is None else self.part.told_in
+        if self.part is None:  # no part of a new array is changed in place
+            recover_changes(self.directory.path, self.job.target.store, metadata)
+        found = replay(self.directory, metadata, files=files, among=among)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
@@ -555,7 +578,7 @@ class Session:
             found.untrusted &= done
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
-        sweep(self.directory, metadata, found, may_list=may_list)
+        sweep(self.directory, metadata, found, may_list=may_list, among=among)
         directory = self.directory
         # Where the run replaces an array, some objects may still be those of the old one.
         is_own = self.job.makes_array and not directory.record.replaces
@@ -563,7 +586,8 @@ class Session:
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
-        self.directory.parts(self.driver).mkdir(exist_ok=True)
+        if self._may_spool:
+            self._parts.mkdir(exist_ok=True)
 
     def _adopt(self, engine: Engine, ledger: Ledger) -> None:
         """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
@@ -641,13 +665,15 @@ class Session:
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
         with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
-            journal_for(str(self.directory.shared), self.driver, self.job.durability).append(
+            journal_for(str(self.work_path), self.driver, self.job.durability).append(
                 {"failed": cause_of(error)}
             )
 
     def discard_parts(self) -> None:
         """Remove the part files of this session's tasks."""
-        parts = self.directory.parts(self.driver)
+        if not self._may_spool:
+            return
+        parts = self._parts
         # A straggler may be writing one. The next process to join the run, or its end, removes it.
         with contextlib.suppress(OSError):
             for path in listed(parts):

@@ -138,8 +138,8 @@ def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(
 ):
     path = tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
-    parts = seams.run_directory(path) / "parts-dead"
-    parts.mkdir()
+    parts = seams.part_directory(path, 0, 1) / "parts-dead"
+    parts.mkdir(parents=True)
     (parts / "unit").touch()
     real = seams.real("sweep what is left")
 
@@ -170,7 +170,7 @@ def test_slabs_go_by_way_of_part_files_of_one_row_at_a_time(tmp_path, on_machine
     run, seen = seams.run_directory(tmp_path / "x"), []
 
     def count(_):
-        seen.append(sum(1 for _ in run.glob("parts-*/*")))
+        seen.append(sum(1 for _ in run.rglob("parts-*/*")))
 
     on_machine(1, 10**6)
     for k in range(2):
