@@ -109,7 +109,7 @@ def logs_of(path: Any, name: str | None = None) -> list[Path]:
 
 def part_directory(path: Any, index: int, count: int) -> Path:
     """Where the processes work that write one part of that run."""
-    return run_directory(path) / f"{count}".join(lease.CUT) / str(index)
+    return run_directory(path) / lease.part_name(index, count)
 
 
 def leases_in(place: Path) -> list[Path]:

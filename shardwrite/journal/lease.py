@@ -50,7 +50,7 @@ from shardwrite.stores.posix import NO_ROOM
 from shardwrite.stores.removal import TEMPORARY_SUFFIX, is_open_temporary
 
 CLOCK = "clock-"
-CUT = ("in-", "-parts")  # how the name of a directory begins and ends that has those of parts
+_CUT = ("in-", "-parts")
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _DAY = 86400.0
 _held: set[Path] = set()
@@ -212,6 +212,16 @@ def release_all() -> None:
             os.unlink(path)
 
 
+def part_name(index: int, count: int) -> str:
+    """Path of the directory of a part, in that of the run."""
+    return f"{_CUT[0]}{count}{_CUT[1]}/{index}"
+
+
+def is_cut(name: str) -> bool:
+    """Whether a name in the directory of a run is that of the directory of its parts."""
+    return name.startswith(_CUT[0]) and name.endswith(_CUT[1])
+
+
 def work_files(
     run_path: str | os.PathLike[str],
     prefix: str = "",
@@ -225,9 +235,9 @@ def work_files(
     if among is not None:
         return [path for each in among for path in listed(each, prefix, suffix)]
     there = listed(run_path)
-    cuts = [path for path in there if path.name.startswith(CUT[0]) and path.name.endswith(CUT[1])]
     own = [path for path in there if path.name.startswith(prefix) and path.name.endswith(suffix)]
-    return own + work_files(run_path, prefix, suffix, [part for cut in cuts for part in listed(cut)])
+    parts = [part for path in there if is_cut(path.name) for part in listed(path)]
+    return own + work_files(run_path, prefix, suffix, parts)
 
 
 def live_holders(

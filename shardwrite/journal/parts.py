@@ -30,7 +30,7 @@ from pathlib import Path
 from shardwrite.errors import RunEndedError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import begun_run, has_lost_array, has_receipt
-from shardwrite.journal.lease import CUT
+from shardwrite.journal.lease import is_cut, part_name
 from shardwrite.journal.rundir import RunDirectory, RunView
 from shardwrite.journal.trust import TrustedDirectory
 from shardwrite.place.target import Target
@@ -86,31 +86,25 @@ def enter_part(run: RunDirectory, index: int, count: int) -> PartDirectory:
     - `run`: what `run_of_part` has found.
     - Raises RunEndedError if the run has ended meanwhile.
     """
-    view, cut = run.view, f"{count}".join(CUT)
+    view, path = run.view, run.shared / part_name(index, count)
     if view is None:
         raise ValueError("nothing was seen of the run")
-    others = [name for name in view.names if name != cut and _is_cut(name)]
+    cut = path.parent.name
+    others = [name for name in view.names if name != cut and is_cut(name)]
     told_in = [part for name in sorted(others) for part in listed(run.shared / name)]
     if any(name.startswith("journal-") for name in view.names):
         told_in.append(run.shared)
     view.directory.check_all([*others, *(n for n in view.names if n.startswith("journal-"))])
-    path = run.shared / cut / str(index)
     with as_store_error(str(path), "cannot make"):
         try:
             is_new = _make(path, view.directory)
         except FileNotFoundError as error:
-            raise RunEndedError(
-                "another process has ended this run", path=str(run.path)
-            ) from error
+            raise RunEndedError("another process has ended this run", path=str(run.path)) from error
     above = view.directory.directory(cut)
     if above is not None and not is_new:
         above.check_all([path.name])
         told_in.append(path)
     return PartDirectory(path, tuple(told_in))
-
-
-def _is_cut(name: str) -> bool:
-    return name.startswith(CUT[0]) and name.endswith(CUT[1])
 
 
 def _make(path: Path, above: TrustedDirectory) -> bool:

@@ -299,11 +299,12 @@ def _open(
     - `part`: where this process works, if it only writes a part.
     """
     driver, path = new_name(), directories[0].shared
+    own = None if part is None else part.path
     sessions = [
         Session(job, directory, driver, Ledger(job.plan.metadata.grid), part=part)
         for job, directory in zip(jobs, directories, strict=True)
     ]
-    with _ended_or(directories[0]), taking_part(path, driver, part and part.path):
+    with _ended_or(directories[0]), taking_part(path, driver, own):
         try:
             yield sessions
         except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process

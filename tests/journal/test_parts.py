@@ -8,9 +8,9 @@ from dataclasses import replace
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 
-import seams
 import shardwrite
 from shardwrite.errors import UntrustedStateError
 from shardwrite.plan.partition import make_partition
@@ -48,14 +48,17 @@ def write(x, path, index, count=N_PARTS):
 def operations(monkeypatch):
     """Calls that name something below a directory of run state, in their order."""
     found = []
-    for name in NAMED:
 
-        def counted(path, *rest, _real=getattr(os, name), _name=name, **more):
+    def counting(name, real):
+        def counted(path, *rest, **more):
             if isinstance(path, str | os.PathLike) and ".shardwrite" in os.fspath(path):
-                found.append((_name, os.fspath(path).rpartition(".shardwrite")[2]))
-            return _real(path, *rest, **more)
+                found.append((name, os.fspath(path).rpartition(".shardwrite")[2]))
+            return real(path, *rest, **more)
 
-        monkeypatch.setattr(os, name, counted)
+        return counted
+
+    for name in NAMED:
+        monkeypatch.setattr(os, name, counting(name, getattr(os, name)))
     return found
 
 
