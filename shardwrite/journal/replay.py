@@ -224,21 +224,12 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
     return found
 
 
-def sweep(
-    run: RunDirectory,
-    metadata: ArrayMetadata,
-    found: Replay,
-    *,
-    may_list: bool,
-    among: Sequence[Path] | None = None,
-) -> int:
-    """Remove the temporary files and part files of dead processes.
+def sweep_run(
+    run: RunDirectory, targets: Sequence[Target], among: Sequence[Path] | None = None
+) -> None:
+    """Remove part files of dead processes, and what is left where they wrote documents.
 
-    Temporary files are removed by name. The array is listed only if journals may have lost names,
-    after a power cut or where another host has written.
-
-    - `may_list`: whether the array may be listed. The processes of a job array, which write one
-      part each, never list it, because there can be many of them.
+    - `targets`: arrays of the run, of which these may be documents.
     - `among`: directories of the run in which files are looked for; by default, all.
     """
     there = work_files(run.shared, among=among)
@@ -250,7 +241,18 @@ def sweep(
         for parts in all_parts:
             if parts.name.removeprefix("parts-") not in alive:
                 remove_state(parts)
-        discard_ends([run.target], [driver for driver in drivers if driver not in alive])
+        discard_ends(targets, [driver for driver in drivers if driver not in alive])
+
+
+def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
+    """Remove the temporary files of tasks of dead processes.
+
+    They are removed by name. The array is listed only if journals may have lost names,
+    after a power cut or where another host has written.
+
+    - `may_list`: whether the array may be listed. The processes of a job array, which write one
+      part each, never list it, because there can be many of them.
+    """
     store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
         return run.target.place.sweep(lambda: drivers_on(run.target))

@@ -195,8 +195,8 @@ class RunDirectory:
         beside = Path(os.path.normpath(self.shared.parent / other.state))
         place = self.target.place.sibling(own.name, other.name)
         target = replace(self.target, place=place, beside=beside)
-        require_trusted_run(target, self.shared, str(number))
-        return replace(self, target=target, record=record)
+        require_trusted_run(target, self.shared, str(number), [str(number)])
+        return replace(self, target=target, record=record, view=None)
 
     def outputs(self, but: Collection[int] = ()) -> Iterator[RunDirectory]:
         """The run on each of its arrays but some, as far as it is not settled.

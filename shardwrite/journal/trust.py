@@ -81,11 +81,14 @@ def require_trusted(target: Target) -> frozenset[Path]:
     return frozenset(seen)
 
 
-def require_trusted_run(target: Target, shared: Path, own: str) -> None:
+def require_trusted_run(
+    target: Target, shared: Path, own: str, among: Collection[str] | None = None
+) -> None:
     """Check that the directory of a run on several arrays is trusted, as far as one needs it.
 
     - `shared`: the directory. It lies beside the root of the hierarchy, in two directories more.
     - `own`: name of the directory of this array in it.
+    - `among`: names of all that is checked in it. By default, all but directories of other arrays.
     - Raises UntrustedStateError as `require_trusted` does.
     """
     above = shared.parent.parent.parent
@@ -98,8 +101,9 @@ def require_trusted_run(target: Target, shared: Path, own: str) -> None:
             if why:
                 raise _error(target, path, why)
             around = found
-        names = [name for name in os.listdir(shared) if not name.isdecimal() or name == own]
-        for path, reason, cause in _doubts(shared, around, circle, set(), names):
+        if among is None:
+            among = [name for name in os.listdir(shared) if not name.isdecimal() or name == own]
+        for path, reason, cause in _doubts(shared, around, circle, set(), among):
             raise _error(target, path, reason) from cause
 
 

@@ -345,6 +345,20 @@ def working_on(
                 return work(run)
     except RunEndedError as error:
         ended = error
+    return result_left(target, is_ours, look, how_to_begin, ended)
+
+
+def result_left(
+    target: Target,
+    is_ours: Callable[[Receipt], bool],
+    look: Callable[[], None],
+    how_to_begin: str,
+    ended: RunEndedError | None,
+) -> WriteResult:
+    """The result of an array on which no run goes on, from its receipt; see `working_on`.
+
+    - `ended`: the error that a run has ended during the work, if one has.
+    """
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     result = (
         counted_at(target, result_from_receipt(receipt.result, target.label))

@@ -30,7 +30,7 @@ from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, journals
+from shardwrite.journal.replay import JournalFile, journals, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
 from shardwrite.journal.takeover import cancel_begin
 from shardwrite.place.target import (
@@ -121,7 +121,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
-    files: dict[Path, list[JournalFile]] = {}
+    files = dict[Path, list[JournalFile]]()
     for session in sessions:
         with (
             _ended_or(session.directory),
@@ -134,16 +134,23 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             elif session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
             session.list_before()
-            session.catch_up(engine, may_list=True, files=_journals_of(session, files))
+            session.catch_up(engine, may_list=True, files=_journals_of(session, sessions, files))
         _tell_source(session)
     return sessions
 
 
-def _journals_of(session: Session, read: dict[Path, list[JournalFile]]) -> Sequence[JournalFile]:
-    """Content of the journals of a session's run, which are read once for all of its arrays."""
+def _journals_of(
+    session: Session, sessions: Sequence[Session], read: dict[Path, list[JournalFile]]
+) -> Sequence[JournalFile]:
+    """Content of the journals of a session's run, which are read once for all of its arrays.
+
+    Then also what dead processes have left in the directory of the run is removed.
+    """
     path = session.directory.shared
     if path not in read:
         read[path] = journals(session.directory, session.job.plan.metadata.grid.n_shards)
+        targets = [each.job.target for each in sessions if each.directory.shared == path]
+        sweep_run(session.directory, targets)
     return read[path]
 
 
@@ -253,14 +260,7 @@ def join(
       at nothing that other processes have in the directory of the run.
     - Raises RunEndedError if another process has ended the run.
     """
-    if directory.digest != job.plan.digest:
-        changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
-        raise JournalError(
-            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}"
-            f"{same_source_remedy(changed)}",
-            path=str(directory.target.run_path),
-            differences=changed,
-        )
+    _refuse_other_plan(job, directory)
     told = f"joined for {len(only):,} shards: {_described(job)}"
     tell(RUNS, logging.INFO, told, run=directory.path)
     part = None
@@ -273,6 +273,47 @@ def join(
             session.list_before()
             session.catch_up(engine, may_list=may_list, only=only)
         yield session
+
+
+@contextlib.contextmanager
+def join_all(begun: Sequence[tuple[Job, RunDirectory]], engine: Engine) -> Iterator[list[Session]]:
+    """Join the runs on some arrays that others have written, and check all shards of these.
+
+    - Raises RunEndedError if another process has ended one of the runs.
+    """
+    runs = dict[Path, list[tuple[Job, RunDirectory]]]()
+    for job, directory in begun:
+        _refuse_other_plan(job, directory)
+        runs.setdefault(directory.shared, []).append((job, directory))
+    opened = dict[Target, Session]()
+    with contextlib.ExitStack() as stack:
+        for together in runs.values():
+            jobs, directories = zip(*together, strict=True)
+            told = f"joined to end it: {_described(jobs[0])}"
+            tell(RUNS, logging.INFO, told, run=directories[0].shared)
+            own = stack.enter_context(_open(jobs, directories))
+            opened |= {session.job.target: session for session in own}
+        sessions = [opened[job.target] for job, _ in begun]
+        files = dict[Path, list[JournalFile]]()
+        for session in sessions:
+            path, n_shards = str(session.directory.path), session.job.plan.n_shards
+            with as_store_error(path, "cannot go on with"):
+                session.list_before()
+                read = _journals_of(session, sessions, files)
+                session.catch_up(engine, may_list=True, only=range(n_shards), files=read)
+        yield sessions
+
+
+def _refuse_other_plan(job: Job, directory: RunDirectory) -> None:
+    """Refuse to join a run of another plan."""
+    if directory.digest != job.plan.digest:
+        changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
+        raise JournalError(
+            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}"
+            f"{same_source_remedy(changed)}",
+            path=str(directory.target.run_path),
+            differences=changed,
+        )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import IncompleteError
@@ -21,11 +21,12 @@ from shardwrite.place.target import Target
 from shardwrite.plan.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
-from shardwrite.runs.begin import begin, join
+from shardwrite.runs.begin import begin, join, join_all
 from shardwrite.runs.execute import OnReport, compute_waves, tell_found
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.kept import accepted, check_kept
 from shardwrite.runs.result import WriteResult, finished, incomplete
+from shardwrite.runs.session import Session, finish_together
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
@@ -136,11 +137,28 @@ def finish_parts(
       `n_parts` is given.
     - Raises RunEndedError if the run has ended in the meantime.
     """
+
+    def check(sessions: Sequence[Session]) -> None:
+        refuse_missing(job, sessions[0].ledger, n_parts, among)
+
+    return finish_all([(job, run)], engine, check)[0]
+
+
+def finish_all(
+    begun: Sequence[tuple[Job, RunDirectory]],
+    engine: Engine,
+    check: Callable[[Sequence[Session]], None],
+) -> list[WriteResult]:
+    """Check the index of every shard of several runs, and publish all arrays together.
+
+    - `check`: called with sessions that know which shards are good. If it raises, nothing is
+      published.
+    - Raises RunEndedError if one of the runs has ended in the meantime.
+    """
     start = time.perf_counter()
-    plan = job.plan
-    with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
-        refuse_missing(job, session.ledger, n_parts, among)
-        return session.finish(time.perf_counter() - start)
+    with join_all(begun, engine) as sessions:
+        check(sessions)
+        return finish_together(sessions, [time.perf_counter() - start] * len(sessions))
 
 
 def remedy_of_parts(parts: Sequence[int], n_parts: int | None) -> str:
@@ -180,3 +198,37 @@ def run_on(
             tidy(target)
             found = tidied_run(target) if check is not None else run_of_part(target)
         yield found
+
+
+@contextlib.contextmanager
+def runs_on(
+    targets: Sequence[Target], check: Callable[[Mapping[int, RunDirectory]], None]
+) -> Iterator[dict[int, RunDirectory]]:
+    """The unfinished runs that make some arrays, by their numbers, for a process that ends them.
+
+    - `check`: as in `run_on`, for those whose state lies in their bucket.
+    """
+    with contextlib.ExitStack() as stack:
+        shared = {
+            number: find_run(stack.enter_context(sharing(target)))
+            for number, target in enumerate(targets)
+            if target.in_store
+        }
+        check(_making(shared))
+    with holding(*targets):
+        yield _making(dict(enumerate(_found(targets))))
+
+
+def _making(runs: Mapping[int, RunDirectory | None]) -> dict[int, RunDirectory]:
+    return {n: run for n, run in runs.items() if run is not None and run.makes_array}
+
+
+def _found(targets: Sequence[Target]) -> Iterator[RunDirectory | None]:
+    """The run of each array. A run on several arrays is looked for once."""
+    known = dict[Target, RunDirectory]()
+    for target in targets:
+        if target not in known:
+            tidy(target)
+            run = tidied_run(target)
+            known |= {} if run is None else {one.target: one for one in run.outputs()}
+        yield known.get(target)

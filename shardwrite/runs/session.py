@@ -35,7 +35,7 @@ from shardwrite.journal.documents import DocumentChange, enlarged
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, replay, sweep
+from shardwrite.journal.replay import JournalFile, replay, sweep, sweep_run
 from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.takeover import (
     all_listed,
@@ -561,7 +561,8 @@ class Session:
         - `only`: ranks of the shards that this process is responsible for, if it works on a part.
           Only these are checked. Their indexes are checked even if a journal calls them durable,
           because no other process of the run does so.
-        - `files`: content of the journals; read now by default.
+        - `files`: content of the journals. By default it is read now, and what dead processes have
+          left in the directory of the run is removed, too.
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
@@ -578,7 +579,9 @@ class Session:
             found.untrusted &= done
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
-        sweep(self.directory, metadata, found, may_list=may_list, among=among)
+        if files is None:
+            sweep_run(self.directory, [self.job.target], among)
+        sweep(self.directory, metadata, found, may_list=may_list)
         directory = self.directory
         # Where the run replaces an array, some objects may still be those of the old one.
         is_own = self.job.makes_array and not directory.record.replaces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 
 import h5py
 import numpy as np
@@ -105,11 +106,48 @@ def test_finalize_names_parts_over_all_arrays(tmp_path, tree, harm):
     assert "of 8 must be written again" in str(caught.value)
     with pytest.raises(IncompleteError, match="give the number of parts"):
         shardwrite.finalize_conversion(tree, new, 1)
-    assert not (new / "big/zarr.json").exists()
-    for k in caught.value.parts:  # arrays that are whole were published, which changes no part
+    assert not list(new.rglob("zarr.json")), "no array is published before all are whole"
+    for k in caught.value.parts:
         shardwrite.convert_part(tree, new, k, 8, 1)
     shardwrite.finalize_conversion(tree, new, 1, n_parts=8)
     assert without_receipts(new) == bytes_of_whole(tmp_path, tree, 1)
+
+
+@pytest.fixture
+def calls_in_parts(monkeypatch):
+    """Calls that open or list something in the directories of parts: what, and its path."""
+    found = []
+
+    def counting(name, real):
+        def counted(path, *rest, **more):
+            if "-parts/" in str(path):
+                found.append((name, os.fspath(path)))
+            return real(path, *rest, **more)
+
+        return counted
+
+    for name in ("open", "listdir"):
+        monkeypatch.setattr(os, name, counting(name, getattr(os, name)))
+    return found
+
+
+def test_finalize_reads_journals_once_however_many_arrays_there_are(tmp_path, calls_in_parts):
+    """They have other paths when they are read after the end, as nobody can commit any more."""
+    n_lists = []
+    for n in (2, 12):
+        old, new = tmp_path / f"old{n}", tmp_path / f"new{n}"
+        root = zarr.create_group(old)
+        for k in range(n):
+            array = root.create_array(f"a{k}", shape=(16, 16), chunks=(8, 8), dtype="u4")
+            array[...] = VALUES[:16, :16]
+        begin(old, new, 1)
+        all_parts(old, new, 2, 1)
+        calls_in_parts.clear()
+        shardwrite.finalize_conversion(old, new, 1, n_parts=2)
+        opened = Counter(path for name, path in calls_in_parts if name == "open")
+        assert set(opened.values()) == {1}
+        n_lists.append(sum(name == "listdir" for name, _ in calls_in_parts))
+    assert n_lists[0] == n_lists[1]
 
 
 def bytes_of_whole(tmp_path, tree, shards):
