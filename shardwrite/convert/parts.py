@@ -40,7 +40,7 @@ from shardwrite.grid import Box, ceil_div
 from shardwrite.journal.begin import differences, same_source_remedy
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.operations.parts import options_of_run, result_left, working_on
+from shardwrite.operations.parts import options_of_run, result_left
 from shardwrite.operations.region import refuse_runs
 from shardwrite.options import options_from
 from shardwrite.place.base import Place
@@ -53,12 +53,13 @@ from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import OnReport, reporting
 from shardwrite.runs.in_parts import (
-    execute_part,
+    execute_parts,
     finish_all,
     prepare_jobs,
     refuse_missing,
     refuse_unwritten,
     remedy_of_parts,
+    run_on,
     runs_on,
 )
 from shardwrite.runs.job import Job, NoChunks
@@ -112,7 +113,7 @@ class PlannedParts:
         """Each array, and its place among all of them."""
         before, total = 0, self.raw_nbytes
         for one in self.made:
-            yield one, Stretch(before, total)
+            yield one, Stretch(before, total, one.planned.plan.raw_nbytes)
             before += one.planned.plan.raw_nbytes
 
     def begin(self, engine: Engine) -> None:
@@ -217,13 +218,11 @@ def convert_part(given: ConvertPartArguments) -> Conversion:
     100
     """
     index, count = check_part(given.index, given.count)
-    start, arrays = time.perf_counter(), []
+    start = time.perf_counter()
     engine = LocalEngine("threads")
     parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
     with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
-        for one, among in parts.stretches():
-            found = _convert_one(parts, one, among, (index, count), engine, on_report)
-            arrays += [] if found is None else [found]
+        arrays = _convert(parts, (index, count), engine, on_report)
     return _result(parts, arrays, start)
 
 
@@ -284,32 +283,46 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     return _result(parts, arrays, start)
 
 
-def _convert_one(
-    parts: PlannedParts,
-    one: NamedConversion,
-    among: Stretch,
-    which: tuple[int, int],
-    engine: Engine,
-    on_report: OnReport,
-) -> ConvertedArray | None:
-    """Convert what a part has of one array; None if it has nothing of it."""
-    target = parts.target_of(one)
+def _convert(
+    parts: PlannedParts, which: tuple[int, int], engine: Engine, on_report: OnReport
+) -> list[ConvertedArray]:
+    """Convert what a part has of each array. Arrays of which it has nothing are not looked at."""
+    arrays = [(one, among) for one, among in parts.stretches() if among.may_have(*which)]
+    done: dict[str, ConvertedArray] = {}
+    begun: list[tuple[NamedConversion, tuple[Job, RunDirectory, Part]]] = []
+    ended: RunEndedError | None = None
 
-    def write(run: RunDirectory) -> ConvertedArray | None:
-        plan = _plan_of(one, run, engine, parts.call)
-        part = plan.part(*which, among)
-        if not part.groups:
-            return None
-        if one.planned.passage is None:
-            plan.check_fits()
-        job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
-        result = execute_part(job, run, part, engine, on_report)
-        return _converted(one, target, result, _n_encoded_at_edges(one, part))
+    def skip(one: NamedConversion) -> None:
+        target, is_ours = parts.target_of(one), partial(_is_of, one)
+        result_left(target, is_ours, how_to_begin=_HOW_TO_BEGIN, ended=ended)
+        done[one.name] = ConvertedArray(
+            name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,)
+        )
 
-    found = working_on(target, write, partial(_is_of, one), how_to_begin=_HOW_TO_BEGIN)
-    if isinstance(found, WriteResult):
-        return ConvertedArray(name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,))
-    return found
+    try:
+        with contextlib.ExitStack() as stack:
+            for one, among in arrays:
+                run = stack.enter_context(run_on(parts.target_of(one), None))
+                if run is None or not run.makes_array:
+                    skip(one)
+                    continue
+                plan = _plan_of(one, run, engine, parts.call)
+                part = plan.part(*which, among)
+                if part.groups:
+                    if one.planned.passage is None:
+                        plan.check_fits()
+                    job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
+                    begun.append((one, (job, run, part)))
+            results = execute_parts([own for _, own in begun], engine, on_report)
+    except RunEndedError as error:
+        ended = error
+        for one, _ in begun:
+            skip(one)
+    else:
+        for (one, (job, _, part)), result in zip(begun, results, strict=True):
+            n_odd = _n_encoded_at_edges(one, part)
+            done[one.name] = _converted(one, job.target, result, n_odd)
+    return [done[one.name] for one, _ in arrays if one.name in done]
 
 
 @dataclass(slots=True)
@@ -365,7 +378,7 @@ class _Ending:
         """The result of an array that is published."""
         target, is_ours = self.targets[number], partial(_is_of, self.arrays[number][0])
         look = partial(check_kept, target, self.engine)
-        return result_left(target, is_ours, look, _HOW_TO_BEGIN, ended)
+        return result_left(target, is_ours, look, how_to_begin=_HOW_TO_BEGIN, ended=ended)
 
     @contextlib.contextmanager
     def _collecting(self, number: int) -> Iterator[None]:

@@ -345,15 +345,16 @@ def working_on(
                 return work(run)
     except RunEndedError as error:
         ended = error
-    return result_left(target, is_ours, look, how_to_begin, ended)
+    return result_left(target, is_ours, look, how_to_begin=how_to_begin, ended=ended)
 
 
 def result_left(
     target: Target,
     is_ours: Callable[[Receipt], bool],
-    look: Callable[[], None],
+    look: Callable[[], None] = lambda: None,
+    *,
     how_to_begin: str,
-    ended: RunEndedError | None,
+    ended: RunEndedError | None = None,
 ) -> WriteResult:
     """The result of an array on which no run goes on, from its receipt; see `working_on`.
 

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,11 +146,12 @@ def _journals_of(
 
     Then also what dead processes have left in the directory of the run is removed.
     """
-    path = session.directory.shared
+    path, among = session.directory.shared, session.told_in
     if path not in read:
-        read[path] = journals(session.directory, session.job.plan.metadata.grid.n_shards)
+        n_shards = session.job.plan.metadata.grid.n_shards
+        read[path] = journals(session.directory, n_shards, among=among)
         targets = [each.job.target for each in sessions if each.directory.shared == path]
-        sweep_run(session.directory, targets)
+        sweep_run(session.directory, targets, among)
     return read[path]
 
 
@@ -244,64 +245,52 @@ def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> 
             cancel_begin(directory, is_claimed=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A run that another process has begun, and what this one does in it."""
+
+    job: Job
+    directory: RunDirectory
+    only: Collection[int]  # ranks of the shards that this process is responsible for
+
+
 @contextlib.contextmanager
 def join(
-    job: Job,
-    engine: Engine,
-    directory: RunDirectory,
-    *,
-    only: Collection[int],
-    may_list: bool,
-    number: tuple[int, int] | None = None,
-) -> Iterator[Session]:
-    """Work on some shards of a run that another process has begun.
+    runs: Sequence[Joining], engine: Engine, *, may_list: bool, part: tuple[int, int] | None = None
+) -> Iterator[list[Session]]:
+    """Work on some shards of runs that other processes have begun, or of one on several arrays.
 
-    - `number`: number of the part that this process writes, and number of all parts. It then looks
-      at nothing that other processes have in the directory of the run.
-    - Raises RunEndedError if another process has ended the run.
-    """
-    _refuse_other_plan(job, directory)
-    told = f"joined for {len(only):,} shards: {_described(job)}"
-    tell(RUNS, logging.INFO, told, run=directory.path)
-    part = None
-    if number is not None and directory.view is not None:
-        from shardwrite.journal.parts import enter_part  # for runs that are written in parts
-
-        part = enter_part(directory, *number)
-    with _open([job], [directory], part) as (session,):
-        with as_store_error(str(directory.path), "cannot go on with"):
-            session.list_before()
-            session.catch_up(engine, may_list=may_list, only=only)
-        yield session
-
-
-@contextlib.contextmanager
-def join_all(begun: Sequence[tuple[Job, RunDirectory]], engine: Engine) -> Iterator[list[Session]]:
-    """Join the runs on some arrays that others have written, and check all shards of these.
-
+    - `may_list`: whether arrays may be listed; see `sweep`.
+    - `part`: number of the part that this process writes, and number of all parts. It then looks at
+      nothing that other processes have in the directories of the runs.
     - Raises RunEndedError if another process has ended one of the runs.
     """
-    runs = dict[Path, list[tuple[Job, RunDirectory]]]()
-    for job, directory in begun:
-        _refuse_other_plan(job, directory)
-        runs.setdefault(directory.shared, []).append((job, directory))
-    opened = dict[Target, Session]()
+    together = dict[Path, list[Joining]]()
+    for one in runs:
+        _refuse_other_plan(one.job, one.directory)
+        told = f"joined for {len(one.only):,} shards: {_described(one.job)}"
+        tell(RUNS, logging.INFO, told, run=one.directory.path)
+        together.setdefault(one.directory.shared, []).append(one)
     with contextlib.ExitStack() as stack:
-        for together in runs.values():
-            jobs, directories = zip(*together, strict=True)
-            told = f"joined to end it: {_described(jobs[0])}"
-            tell(RUNS, logging.INFO, told, run=directories[0].shared)
-            own = stack.enter_context(_open(jobs, directories))
-            opened |= {session.job.target: session for session in own}
-        sessions = [opened[job.target] for job, _ in begun]
+        opened = dict[Target, Session]()
+        for each in together.values():
+            directory = each[0].directory
+            own = None
+            if part is not None and directory.view is not None:
+                from shardwrite.journal.parts import enter_part  # for runs written in parts
+
+                own = enter_part(directory, *part)
+            jobs, directories = [one.job for one in each], [one.directory for one in each]
+            sessions = stack.enter_context(_open(jobs, directories, own))
+            opened |= {session.job.target: session for session in sessions}
+        joined = [opened[one.job.target] for one in runs]
         files = dict[Path, list[JournalFile]]()
-        for session in sessions:
-            path, n_shards = str(session.directory.path), session.job.plan.n_shards
-            with as_store_error(path, "cannot go on with"):
+        for one, session in zip(runs, joined, strict=True):
+            with as_store_error(str(one.directory.path), "cannot go on with"):
                 session.list_before()
-                read = _journals_of(session, sessions, files)
-                session.catch_up(engine, may_list=True, only=range(n_shards), files=read)
-        yield sessions
+                read = _journals_of(session, joined, files)
+                session.catch_up(engine, may_list=may_list, only=one.only, files=read)
+        yield joined
 
 
 def _refuse_other_plan(job: Job, directory: RunDirectory) -> None:

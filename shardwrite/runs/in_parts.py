@@ -21,7 +21,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
-from shardwrite.runs.begin import begin, join, join_all
+from shardwrite.runs.begin import Joining, begin, join
 from shardwrite.runs.execute import OnReport, compute_waves, tell_found
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.kept import accepted, check_kept
@@ -57,38 +57,67 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
 def execute_part(
     job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport
 ) -> WriteResult:
-    """Write one part of a run that another process has begun.
+    """Write one part of a run that another process has begun; see `execute_parts`."""
+    return execute_parts([(job, run, part)], engine, on_report)[0]
+
+
+def execute_parts(
+    begun: Sequence[tuple[Job, RunDirectory, Part]], engine: Engine, on_report: OnReport
+) -> list[WriteResult]:
+    """Write what one part has of some arrays, whose runs another process has begun.
 
     - Raises IncompleteError if the process was asked to stop. The error names missing shards of
-      this part only.
-    - Raises RunEndedError if the run has ended in the meantime.
+      this part and of one array only.
+    - Raises RunEndedError if one of the runs has ended in the meantime.
     """
     start = time.perf_counter()
-    grid = job.plan.metadata.grid
-    ranks = [ravel(index, grid.counts) for box in part.boxes() for index in grid.shards_in(box)]
-    number = part.index, part.count
-    with join(job, engine, run, only=ranks, may_list=False, number=number) as session:
-        session.note_resumed(ranks)
-        tell_found(on_report, session.resumed_nbytes)
-        try:
-            compute_waves(session, engine, on_report, part.groups)
-        except Stopped:
-            session.learn()
-            missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
-            if missing:  # else the tasks in flight have finished the part
-                remedy = (
-                    f"these are of {part}; it was stopped on request, run the same command again "
-                    "to go on"
-                )
-                error = incomplete(job.plan.metadata, job.target, missing, remedy)
-                n_written = len(ranks) - len(missing) - session.n_resumed
-                raise IncompleteError(
-                    error.message, missing=error.fields["missing"], n_written=n_written
-                ) from None
-        session.refuse_bad()
-        whole, session.ledger = session.ledger, Ledger(grid)
-        session.ledger.take(whole, ranks)
-        return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
+    runs = [Joining(job, run, _ranks_of(part)) for job, run, part in begun]
+    number = (begun[0][2].index, begun[0][2].count) if begun else None
+    with join(runs, engine, may_list=False, part=number) as sessions:
+        for one, session in zip(runs, sessions, strict=True):
+            session.note_resumed(list(one.only))
+            tell_found(on_report, session.resumed_nbytes)
+        return [
+            _write_share(session, one, part, engine, on_report, start)
+            for session, one, (_, _, part) in zip(sessions, runs, begun, strict=True)
+        ]
+
+
+def _ranks_of(part: Part) -> list[int]:
+    """Ranks of the shards of a part."""
+    grid = part.plan.metadata.grid
+    return [ravel(index, grid.counts) for box in part.boxes() for index in grid.shards_in(box)]
+
+
+def _write_share(
+    session: Session,
+    run: Joining,
+    part: Part,
+    engine: Engine,
+    on_report: OnReport,
+    start: float,
+) -> WriteResult:
+    """Write what a part has of one array."""
+    job, ranks = run.job, list(run.only)
+    try:
+        compute_waves(session, engine, on_report, part.groups)
+    except Stopped:
+        session.learn()
+        missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
+        if missing:  # else the tasks in flight have finished the part
+            remedy = (
+                f"these are of {part}; it was stopped on request, run the same command again to go "
+                "on"
+            )
+            error = incomplete(job.plan.metadata, job.target, missing, remedy)
+            n_written = len(ranks) - len(missing) - session.n_resumed
+            raise IncompleteError(
+                error.message, missing=error.fields["missing"], n_written=n_written
+            ) from None
+    session.refuse_bad()
+    whole, session.ledger = session.ledger, Ledger(job.plan.metadata.grid)
+    session.ledger.take(whole, ranks)
+    return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
 
 
 def refuse_unwritten(
@@ -156,7 +185,8 @@ def finish_all(
     - Raises RunEndedError if one of the runs has ended in the meantime.
     """
     start = time.perf_counter()
-    with join_all(begun, engine) as sessions:
+    runs = [Joining(job, run, range(job.plan.n_shards)) for job, run in begun]
+    with join(runs, engine, may_list=True) as sessions:
         check(sessions)
         return finish_together(sessions, [time.perf_counter() - start] * len(sessions))
 

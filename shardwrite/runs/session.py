@@ -35,7 +35,7 @@ from shardwrite.journal.documents import DocumentChange, enlarged
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lines import cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, replay, sweep, sweep_run
+from shardwrite.journal.replay import JournalFile, replay, sweep
 from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.takeover import (
     all_listed,
@@ -250,6 +250,11 @@ class Session:
     def work_path(self) -> Path:
         """Directory of the run, or of the part, with the lease and the journals of this process."""
         return self.directory.shared if self.part is None else self.part.path
+
+    @property
+    def told_in(self) -> Sequence[Path] | None:
+        """Directories with the journals that this process reads; None for all."""
+        return None if self.part is None else self.part.told_in
 
     @property
     def _parts(self) -> Path:
@@ -551,7 +556,7 @@ class Session:
         *,
         may_list: bool,
         only: Collection[int] | None = None,
-        files: Sequence[JournalFile] | None = None,
+        files: Sequence[JournalFile],
     ) -> None:
         """Read from the journals which shards are done, and remove what dead processes have left.
 
@@ -561,16 +566,14 @@ class Session:
         - `only`: ranks of the shards that this process is responsible for, if it works on a part.
           Only these are checked. Their indexes are checked even if a journal calls them durable,
           because no other process of the run does so.
-        - `files`: content of the journals. By default it is read now, and what dead processes have
-          left in the directory of the run is removed, too.
+        - `files`: content of the journals.
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        among = None if self.part is None else self.part.told_in
         if self.part is None:  # no part of a new array is changed in place
             recover_changes(self.directory.path, self.job.target.store, metadata)
-        found = replay(self.directory, metadata, files=files, among=among)
+        found = replay(self.directory, metadata, files=files, among=self.told_in)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
@@ -579,8 +582,6 @@ class Session:
             found.untrusted &= done
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
-        if files is None:
-            sweep_run(self.directory, [self.job.target], among)
         sweep(self.directory, metadata, found, may_list=may_list)
         directory = self.directory
         # Where the run replaces an array, some objects may still be those of the old one.

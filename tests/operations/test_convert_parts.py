@@ -76,8 +76,9 @@ def test_the_cut_is_over_all_shards_of_all_arrays(tmp_path, tree):
         for k in range(count):
             cut = [one.planned.plan.part(k, count, among) for one, among in parts.stretches()]
             sizes.append(sum(part.raw_nbytes for part in cut))
-            for one, part in zip(parts.made, cut, strict=True):
+            for (one, among), part in zip(parts.stretches(), cut, strict=True):
                 found[one.name] += part.groups
+                assert among.may_have(k, count) or not part.groups
         for one in parts.made:
             assert found[one.name] == list(range(one.planned.plan.partition.n_groups))
         largest = max(
@@ -135,11 +136,7 @@ def test_finalize_reads_journals_once_however_many_arrays_there_are(tmp_path, ca
     """They have other paths when they are read after the end, as nobody can commit any more."""
     n_lists = []
     for n in (2, 12):
-        old, new = tmp_path / f"old{n}", tmp_path / f"new{n}"
-        root = zarr.create_group(old)
-        for k in range(n):
-            array = root.create_array(f"a{k}", shape=(16, 16), chunks=(8, 8), dtype="u4")
-            array[...] = VALUES[:16, :16]
+        old, new = tree_of(n, tmp_path / f"old{n}"), tmp_path / f"new{n}"
         begin(old, new, 1)
         all_parts(old, new, 2, 1)
         calls_in_parts.clear()
@@ -148,6 +145,31 @@ def test_finalize_reads_journals_once_however_many_arrays_there_are(tmp_path, ca
         assert set(opened.values()) == {1}
         n_lists.append(sum(name == "listdir" for name, _ in calls_in_parts))
     assert n_lists[0] == n_lists[1]
+
+
+def tree_of(n, path):
+    root = zarr.create_group(path)
+    for k in range(n):
+        array = root.create_array(f"a{k:02}", shape=(16, 16), chunks=(8, 8), dtype="u4")
+        array[...] = VALUES[:16, :16]
+    return path
+
+
+def test_a_part_joins_once_for_its_arrays_and_looks_at_no_others(tmp_path, calls_in_parts):
+    old, new = tree_of(12, tmp_path / "old"), tmp_path / "new"
+    begin(old, new, 1)
+    plans = sorted(new.rglob("plan.json"))
+    assert len(plans) == 12
+    for plan in plans[4:8]:  # a part that looked at these would know nothing of the run
+        plan.unlink()
+    done = [shardwrite.convert_part(old, new, k, 3, 1) for k in (0, 2)]
+    assert [[array.name for array in part.arrays] for part in done] == [
+        ["a00", "a01", "a02", "a03"],
+        ["a08", "a09", "a10", "a11"],
+    ]
+    opened = [path for name, path in calls_in_parts if name == "open"]
+    assert sum("/journal-" in path for path in opened) == 2, "one for each part"
+    assert sum("/draft-" in path for path in opened) == 2, "and one lease"
 
 
 def bytes_of_whole(tmp_path, tree, shards):
