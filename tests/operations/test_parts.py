@@ -193,6 +193,20 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
     assert not [path for path in made if "x.shardwrite" not in path]
 
 
+def test_directories_are_synced_by_those_above_them(tmp_path, x, monkeypatch):
+    """One sync for each directory that has new ones in it, not one for each new one."""
+    synced, real = [], os.fsync
+
+    def sync(fd):
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS), durability="full")
+    assert synced.count(str(tmp_path / "x" / "c")) == 1, "it has 12 directories"
+    assert str(tmp_path / "x") in synced
+
+
 def test_stripes_on_lustre(tmp_path, x, monkeypatch):
     """A program that stands for Lustre's: called once, on the array's directory while nothing is in
     it."""
