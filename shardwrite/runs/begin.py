@@ -252,6 +252,7 @@ class Joining:
     job: Job
     directory: RunDirectory
     only: Collection[int]  # ranks of the shards that this process is responsible for
+    trusts_journals: bool = False  # whether their indexes are not read if tasks have noted them
 
 
 @contextlib.contextmanager
@@ -289,7 +290,13 @@ def join(
             with as_store_error(str(one.directory.path), "cannot go on with"):
                 session.list_before()
                 read = _journals_of(session, joined, files)
-                session.catch_up(engine, may_list=may_list, only=one.only, files=read)
+                session.catch_up(
+                    engine,
+                    may_list=may_list,
+                    only=one.only,
+                    files=read,
+                    trusts_journals=one.trusts_journals,
+                )
         yield joined
 
 

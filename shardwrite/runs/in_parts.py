@@ -157,7 +157,8 @@ def finish_parts(
     run: RunDirectory,
     engine: Engine,
     n_parts: int | None,
-    among: Stretch | None = None,
+    *,
+    trusts_journals: bool = False,
 ) -> WriteResult:
     """Check the index of every shard of a run, and publish the array if no shard is missing.
 
@@ -168,24 +169,30 @@ def finish_parts(
     """
 
     def check(sessions: Sequence[Session]) -> None:
-        refuse_missing(job, sessions[0].ledger, n_parts, among)
+        refuse_missing(job, sessions[0].ledger, n_parts)
 
-    return finish_all([(job, run)], engine, check)[0]
+    return finish_all([(job, run)], engine, check, trusts_journals=trusts_journals)[0]
 
 
 def finish_all(
     begun: Sequence[tuple[Job, RunDirectory]],
     engine: Engine,
     check: Callable[[Sequence[Session]], None],
+    *,
+    trusts_journals: bool = False,
 ) -> list[WriteResult]:
     """Check the index of every shard of several runs, and publish all arrays together.
 
     - `check`: called with sessions that know which shards are good. If it raises, nothing is
       published.
+    - `trusts_journals`: whether indexes are not read that tasks have noted.
     - Raises RunEndedError if one of the runs has ended in the meantime.
     """
     start = time.perf_counter()
-    runs = [Joining(job, run, range(job.plan.n_shards)) for job, run in begun]
+    runs = [
+        Joining(job, run, range(job.plan.n_shards), trusts_journals=trusts_journals)
+        for job, run in begun
+    ]
     with join(runs, engine, may_list=True) as sessions:
         check(sessions)
         return finish_together(sessions, [time.perf_counter() - start] * len(sessions))

@@ -557,6 +557,7 @@ class Session:
         may_list: bool,
         only: Collection[int] | None = None,
         files: Sequence[JournalFile],
+        trusts_journals: bool = False,
     ) -> None:
         """Read from the journals which shards are done, and remove what dead processes have left.
 
@@ -565,7 +566,7 @@ class Session:
 
         - `only`: ranks of the shards that this process is responsible for, if it works on a part.
           Only these are checked. Their indexes are checked even if a journal calls them durable,
-          because no other process of the run does so.
+          because no other process of the run does so, unless `trusts_journals` is True.
         - `files`: content of the journals.
         """
         metadata = self.job.plan.metadata
@@ -580,7 +581,8 @@ class Session:
         if only is not None:
             done.intersection_update(only)
             found.untrusted &= done
-            self._check(engine, found.ledger, done - found.untrusted, deep=False)
+            if not trusts_journals:
+                self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
         directory = self.directory

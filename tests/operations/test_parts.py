@@ -193,6 +193,23 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
     assert not [path for path in made if "x.shardwrite" not in path]
 
 
+@pytest.mark.parametrize("trusts", [False, True])
+def test_finalize_reads_no_index_again_if_it_trusts_journals(tmp_path, x, monkeypatch, trusts):
+    path = tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
+    shardwrite.write_part(x, path, 0, 1)
+    opened, real = [], os.open
+
+    def open_(name, *rest, **more):
+        opened.append(os.fspath(name))
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_)
+    assert shardwrite.finalize(path, trust_journals=trusts).n_shards == 144
+    shards = {str(shard) for shard in path.glob("c/*/*")}
+    assert len(shards & {*opened}) == (0 if trusts else 144)
+
+
 def test_directories_are_synced_by_those_above_them(tmp_path, x, monkeypatch):
     """One sync for each directory that has new ones in it, not one for each new one."""
     synced, real = [], os.fsync
