@@ -104,7 +104,12 @@ def plan_files(path: Any) -> list[Path]:
 
 def logs_of(path: Any, name: str | None = None) -> list[Path]:
     """The logs of that run, one for each process that took part."""
-    return sorted(run_directory(path, name).glob("journal-*"))
+    return sorted(run_directory(path, name).rglob("journal-*"))
+
+
+def part_directory(path: Any, index: int, count: int) -> Path:
+    """Where the processes work that write one part of that run."""
+    return run_directory(path) / lease.part_name(index, count)
 
 
 def leases_in(place: Path) -> list[Path]:

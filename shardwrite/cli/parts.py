@@ -235,6 +235,7 @@ def finalize(
     resubmit: str | None,
     threads: int | None,
     keep_report: bool,
+    trust_journals: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -250,7 +251,12 @@ def finalize(
         return
     with handling_signals(), engine(threads, None, None), resubmitting(resubmit, dst, name):
         result = shardwrite.finalize(
-            dst, name=name, n_parts=n_parts, keep_report=keep_report, progress=not as_json
+            dst,
+            name=name,
+            n_parts=n_parts,
+            trust_journals=trust_journals,
+            keep_report=keep_report,
+            progress=not as_json,
         )
     echo(result.to_json() if as_json else str(result))
 

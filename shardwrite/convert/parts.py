@@ -1,17 +1,18 @@
 """Functions that convert an array or a hierarchy in parts, for job arrays and `srun`.
 
-`prepare_conversion` begins a run for each array, `convert_part` converts one part, and
-`finalize_conversion` checks all shards and publishes the arrays. The arrays are cut into parts
-together: the parts depend only on the sizes of the arrays, on the plans that lie beside them, and
-on the number of parts. So ranks agree whatever machines they run on.
+`prepare_conversion` begins the run on all arrays, `convert_part` converts one part, and
+`finalize_conversion` checks all shards and publishes the arrays together. The arrays are cut into
+parts together: the parts depend only on the sizes of the arrays, on the plans that lie beside them,
+and on the number of parts. So ranks agree whatever machines they run on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,12 +35,12 @@ from shardwrite.convert.keywords import (
 from shardwrite.convert.plan import Conversion, ConvertedArray
 from shardwrite.engines.local import Engine, LocalEngine
 from shardwrite.entry.public import taking
-from shardwrite.errors import IncompleteError, JournalError, SpecError
+from shardwrite.errors import IncompleteError, JournalError, RunEndedError, SpecError
 from shardwrite.grid import Box, ceil_div
 from shardwrite.journal.begin import differences, same_source_remedy
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.operations.parts import options_of_run, working_on
+from shardwrite.operations.parts import options_of_run, result_left
 from shardwrite.operations.region import refuse_runs
 from shardwrite.options import options_from
 from shardwrite.place.base import Place
@@ -52,15 +53,19 @@ from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import OnReport, reporting
 from shardwrite.runs.in_parts import (
-    execute_part,
-    finish_parts,
+    execute_parts,
+    finish_all,
     prepare_jobs,
+    refuse_missing,
     refuse_unwritten,
     remedy_of_parts,
+    run_on,
+    runs_on,
 )
 from shardwrite.runs.job import Job, NoChunks
 from shardwrite.runs.kept import accepts_source, as_begun, check_kept
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import Session
 from shardwrite.volumes.source import open_tree
 
 _MAX_NAMED, _MAX_MISSING = 8, 1000
@@ -108,7 +113,7 @@ class PlannedParts:
         """Each array, and its place among all of them."""
         before, total = 0, self.raw_nbytes
         for one in self.made:
-            yield one, Stretch(before, total)
+            yield one, Stretch(before, total, one.planned.plan.raw_nbytes)
             before += one.planned.plan.raw_nbytes
 
     def begin(self, engine: Engine) -> None:
@@ -213,22 +218,20 @@ def convert_part(given: ConvertPartArguments) -> Conversion:
     100
     """
     index, count = check_part(given.index, given.count)
-    start, arrays = time.perf_counter(), []
+    start = time.perf_counter()
     engine = LocalEngine("threads")
     parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
     with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
-        for one, among in parts.stretches():
-            found = _convert_one(parts, one, among, (index, count), engine, on_report)
-            arrays += [] if found is None else [found]
+        arrays = _convert(parts, (index, count), engine, on_report)
     return _result(parts, arrays, start)
 
 
 @taking(FinalizeConversionArguments)
 def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
-    """Check the index of every shard, and publish the arrays that are whole.
+    """Check the index of every shard, and publish all arrays if no shard is missing.
 
-    Consolidated metadata come last, where the source has such metadata. Files that dead processes
-    have left are removed.
+    Arrays are published together, and groups after them. Consolidated metadata come last, where the
+    source has such metadata. Files that dead processes have left are removed.
 
     Returns
     -------
@@ -262,76 +265,132 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     10
     """
     n_parts = check_n_parts(given.n_parts)
-    start, arrays, failed = time.perf_counter(), [], []
+    start = time.perf_counter()
     engine = LocalEngine("threads")
     parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
     groups = parts.groups()
     documents = {place.name: group.document for group, place in groups}
-    for one, among in parts.stretches():
-        try:
-            arrays.append(_finish_one(parts, one, among, n_parts, engine, documents))
-        except IncompleteError as error:
-            failed.append((one, error))
-    if failed:
-        raise _incomplete(parts, failed, n_parts)
+    made = list(parts.stretches())
+    targets = [parts.target_of(one) for one, _ in made]
+    results = _Ending(parts, made, targets, n_parts, engine, documents).finish()
+    arrays = [
+        _converted(one, target, result, one.n_odd)
+        for (one, _), target, result in zip(made, targets, results, strict=True)
+    ]
     make_groups(groups, parts.call.run.durability)
     done = [(one.name, one.planned) for one in parts.made]
     consolidate(parts.tree, parts.is_wanted, done, parts.call.dst, parts.call.run.durability)
     return _result(parts, arrays, start)
 
 
-def _convert_one(
-    parts: PlannedParts,
-    one: NamedConversion,
-    among: Stretch,
-    which: tuple[int, int],
-    engine: Engine,
-    on_report: OnReport,
-) -> ConvertedArray | None:
-    """Convert what a part has of one array; None if it has nothing of it."""
-    target = parts.target_of(one)
+def _convert(
+    parts: PlannedParts, which: tuple[int, int], engine: Engine, on_report: OnReport
+) -> list[ConvertedArray]:
+    """Convert what a part has of each array. Arrays of which it has nothing are not looked at."""
+    arrays = [(one, among) for one, among in parts.stretches() if among.may_have(*which)]
+    done: dict[str, ConvertedArray] = {}
+    begun: list[tuple[NamedConversion, tuple[Job, RunDirectory, Part]]] = []
+    ended: RunEndedError | None = None
 
-    def write(run: RunDirectory) -> ConvertedArray | None:
-        plan = _plan_of(one, run, engine, parts.call)
-        part = plan.part(*which, among)
-        if not part.groups:
-            return None
-        if one.planned.passage is None:
-            plan.check_fits()
-        job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
-        result = execute_part(job, run, part, engine, on_report)
-        return _converted(one, target, result, _n_encoded_at_edges(one, part))
+    def skip(one: NamedConversion) -> None:
+        target, is_ours = parts.target_of(one), partial(_is_of, one)
+        result_left(target, is_ours, how_to_begin=_HOW_TO_BEGIN, ended=ended)
+        done[one.name] = ConvertedArray(
+            name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,)
+        )
 
-    found = working_on(target, write, partial(_is_of, one), how_to_begin=_HOW_TO_BEGIN)
-    if isinstance(found, WriteResult):
-        return ConvertedArray(name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,))
-    return found
+    try:
+        with contextlib.ExitStack() as stack:
+            for one, among in arrays:
+                run = stack.enter_context(run_on(parts.target_of(one), None))
+                if run is None or not run.makes_array:
+                    skip(one)
+                    continue
+                plan = _plan_of(one, run, engine, parts.call)
+                part = plan.part(*which, among)
+                if part.groups:
+                    if one.planned.passage is None:
+                        plan.check_fits()
+                    job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
+                    begun.append((one, (job, run, part)))
+            results = execute_parts([own for _, own in begun], engine, on_report)
+    except RunEndedError as error:
+        ended = error
+        for one, _ in begun:
+            skip(one)
+    else:
+        for (one, (job, _, part)), result in zip(begun, results, strict=True):
+            n_odd = _n_encoded_at_edges(one, part)
+            done[one.name] = _converted(one, job.target, result, n_odd)
+    return [done[one.name] for one, _ in arrays if one.name in done]
 
 
-def _finish_one(
-    parts: PlannedParts,
-    one: NamedConversion,
-    among: Stretch,
-    n_parts: int | None,
-    engine: Engine,
-    groups: Mapping[str, Document],
-) -> ConvertedArray:
-    """Publish one array if it is whole."""
-    target = parts.target_of(one)
+@dataclass(slots=True)
+class _Ending:
+    """The end of a conversion in parts. All arrays are checked before any is published."""
 
-    def job_of(run: RunDirectory) -> Job:
-        plan = _plan_of(one, run, engine, parts.call)
-        return Job(NoChunks(), plan, run.target, options_of_run(run), groups)
+    parts: PlannedParts
+    arrays: Sequence[tuple[NamedConversion, Stretch]]
+    targets: Sequence[Target]
+    n_parts: int | None
+    engine: Engine
+    groups: Mapping[str, Document]  # documents of new groups, by their paths
+    failed: dict[int, IncompleteError] = field(default_factory=dict)  # by the number of the array
 
-    result = working_on(
-        target,
-        lambda run: finish_parts(job_of(run), run, engine, n_parts, among),
-        partial(_is_of, one),
-        partial(check_kept, target, engine),
-        _HOW_TO_BEGIN,
-        lambda run: refuse_unwritten(job_of(run), run, n_parts, among),
-    )
-    return _converted(one, target, result, one.n_odd)
+    def finish(self) -> list[WriteResult]:
+        """Publish all arrays.
+
+        - Raises IncompleteError if shards are missing in one of them. Then none is published.
+        """
+        results: dict[int, WriteResult] = {}
+        try:
+            with runs_on(self.targets, self._check_written) as runs:
+                ended = [n for n in range(len(self.targets)) if n not in runs]
+
+                def check(sessions: Sequence[Session]) -> None:
+                    for number, session in zip(runs, sessions, strict=True):
+                        with self._collecting(number):
+                            among = self.arrays[number][1]
+                            refuse_missing(session.job, session.ledger, self.n_parts, among)
+                    for number in ended:
+                        with self._collecting(number):
+                            results[number] = self._left(number)
+                    self._refuse()
+
+                jobs = [(self._job(number, run), run) for number, run in runs.items()]
+                results |= dict(zip(runs, finish_all(jobs, self.engine, check), strict=True))
+        except RunEndedError as error:
+            results = {n: self._left(n, error) for n in range(len(self.targets))}
+        return [result for _, result in sorted(results.items())]
+
+    def _job(self, number: int, run: RunDirectory) -> Job:
+        plan = _plan_of(self.arrays[number][0], run, self.engine, self.parts.call)
+        return Job(NoChunks(), plan, run.target, options_of_run(run), self.groups)
+
+    def _check_written(self, runs: Mapping[int, RunDirectory]) -> None:
+        for number, run in runs.items():
+            with self._collecting(number):
+                among = self.arrays[number][1]
+                refuse_unwritten(self._job(number, run), run, self.n_parts, among)
+        self._refuse()
+
+    def _left(self, number: int, ended: RunEndedError | None = None) -> WriteResult:
+        """The result of an array that is published."""
+        target, is_ours = self.targets[number], partial(_is_of, self.arrays[number][0])
+        look = partial(check_kept, target, self.engine)
+        return result_left(target, is_ours, look, how_to_begin=_HOW_TO_BEGIN, ended=ended)
+
+    @contextlib.contextmanager
+    def _collecting(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except IncompleteError as error:
+            self.failed[number] = error
+
+    def _refuse(self) -> None:
+        failed = [(self.arrays[number][0], error) for number, error in sorted(self.failed.items())]
+        if failed:
+            raise _incomplete(self.parts, failed, self.n_parts)
 
 
 def _is_of(one: NamedConversion, receipt: Receipt) -> bool:

@@ -25,6 +25,7 @@ from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
 from shardwrite.journal.plan_record import Intent, RunRecord, Together, new_name
 from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.replay import journals_of
 from shardwrite.journal.rundir import (
     RunDirectory,
     check_held,
@@ -94,7 +95,7 @@ def has_lost_array(run: RunDirectory) -> bool:
         return kind in ("nothing", "group", "v2")
     if place.is_occupied() or run.record.replaces or not isinstance(place, Directory):
         return False  # a place in another store has a mark
-    return bool(listed(run.shared, "journal-"))  # begun once there was a directory for the shards
+    return bool(journals_of(run))  # begun once there was a directory for the shards
 
 
 def _has_lost_all(run: RunDirectory) -> bool:
@@ -237,17 +238,17 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
     durable for a call to return. What it has replaced must not be put back then.
     """
-    if run.record.durability == "none" or not _is_left(run):
+    if run.record.durability == "none" or not has_receipt(run):
         return False
-    return not live_holders(run.shared, looking=looking) and is_left(run, but=[run.number])
+    return is_left(run, but=[run.number]) and not live_holders(run.shared, looking=looking)
 
 
 def is_left(run: RunDirectory, but: Collection[int]) -> bool:
     """Whether the receipts of all arrays of a run, but some, say that it is complete."""
-    return all(map(_is_left, run.outputs(but)))
+    return all(map(has_receipt, run.outputs(but)))
 
 
-def _is_left(run: RunDirectory) -> bool:
+def has_receipt(run: RunDirectory) -> bool:
     """Whether the receipt of an array says that the run on it is complete."""
     receipt = read_receipt(run.target)
     return receipt is not None and receipt.names(run.run)
@@ -263,6 +264,19 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
     data = read_file(path)
     if data is None:
         return None
+    run = begun_run(target, data)
+    if run.record.together is not None:
+        require_trusted_run(target, run.shared, run.path.name)
+    return run
+
+
+def begun_run(target: Target, data: bytes) -> RunDirectory:
+    """The run that a ``plan.json`` names.
+
+    - `data`: content of the file.
+    - Raises UntrustedStateError if the plan names another array.
+    """
+    path = target.run_path / "plan.json"
     try:
         record = RunRecord.from_json(data, is_update=bool(target.update))
     except OtherVersionError as error:
@@ -275,10 +289,7 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
             path=str(path),
         ) from error
     check_name(target, record.array)
-    run = RunDirectory(target, record)
-    if record.together is not None:
-        require_trusted_run(target, run.shared, run.path.name)
-    return run
+    return RunDirectory(target, record)
 
 
 def record_of(target: Target) -> RunRecord | None:

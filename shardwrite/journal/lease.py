@@ -27,7 +27,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,7 @@ from shardwrite.stores.posix import NO_ROOM
 from shardwrite.stores.removal import TEMPORARY_SUFFIX, is_open_temporary
 
 CLOCK = "clock-"
+_CUT = ("in-", "-parts")
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _DAY = 86400.0
 _held: set[Path] = set()
@@ -211,14 +212,47 @@ def release_all() -> None:
             os.unlink(path)
 
 
-def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[Holder]:
+def part_name(index: int, count: int) -> str:
+    """Path of the directory of a part, in that of the run."""
+    return f"{_CUT[0]}{count}{_CUT[1]}/{index}"
+
+
+def is_cut(name: str) -> bool:
+    """Whether a name in the directory of a run is that of the directory of its parts."""
+    return name.startswith(_CUT[0]) and name.endswith(_CUT[1])
+
+
+def work_files(
+    run_path: str | os.PathLike[str],
+    prefix: str = "",
+    suffix: str = "",
+    among: Sequence[Path] | None = None,
+) -> list[Path]:
+    """Files that processes have in the directory of a run, and in those of its parts.
+
+    - `among`: directories in which they are looked for; by default, all of these.
+    """
+    if among is not None:
+        return [path for each in among for path in listed(each, prefix, suffix)]
+    there = listed(run_path)
+    own = [path for path in there if path.name.startswith(prefix) and path.name.endswith(suffix)]
+    parts = [part for path in there if is_cut(path.name) for part in listed(path)]
+    return own + work_files(run_path, prefix, suffix, parts)
+
+
+def live_holders(
+    run_path: str | os.PathLike[str],
+    *,
+    looking: bool = False,
+    among: Sequence[Path] | None = None,
+) -> list[Holder]:
     """Holders of a run's leases that are alive, or may be.
 
     - `looking`: whether nothing may be written there. Ages are then measured by this host's clock.
       If that clock is wrong by more than a lease's lifetime, a process on another host can be
       reported as alive or dead by mistake. So only messages to people may depend on the result.
     """
-    leases = listed(run_path, "lease-", ".json")
+    leases = work_files(run_path, "lease-", ".json", among)
     found, ahead = [], {}
     now, me = None, this_process()
     for path in leases:

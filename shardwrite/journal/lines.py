@@ -386,8 +386,12 @@ _drivers: set[str] = set()  # of this process, that take part in a run now
 
 
 @contextlib.contextmanager
-def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]:
+def taking_part(
+    run_path: str | os.PathLike[str], driver: str, part: Path | None = None
+) -> Iterator[None]:
     """Hold a lease on a run, and leave the token that allows its tasks to commit.
+
+    Both lie in the directory of the run, or in that of a part of it.
 
     In a batch job, the number of the job is noted, too. At the end of the block, open journals of
     this driver and of drivers that have gone before are closed. Then the lease is removed. The
@@ -396,10 +400,10 @@ def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]
     - Raises RunEndedError if the run's directory is gone.
     """
     path = Path(run_path)
-    with Lease(path, driver):
+    with Lease(part or path, driver):
         _drivers.add(driver)
         try:
-            admit(path, driver)
+            admit(part or path, driver)
             if os.environ.get("ENVIRONMENT") == "BATCH":  # SLURM sets this in jobs of sbatch
                 with contextlib.suppress(LookupError):  # then nothing looks for notes, either
                     resolve("job", "slurm")(path)

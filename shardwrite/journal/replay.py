@@ -14,10 +14,10 @@ from pathlib import Path
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.lease import live_holders, this_process
+from shardwrite.journal.lease import live_holders, this_process, work_files
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines, shards_of
-from shardwrite.journal.rundir import RunDirectory, drivers_among, is_resumed
+from shardwrite.journal.rundir import RunDirectory, is_resumed
 from shardwrite.place.target import Target
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import as_store_error, listed, read_blocks, read_limit
@@ -47,8 +47,6 @@ class Replay:
     # or a dead process wrote its journal there or then. Or its journals come from a bucket, where
     # the last lines may be missing.
     lost_boot: bool = False
-    there: list[Path] = field(default_factory=list)  # what was in the directory of the run
-    alive: set[str] = field(default_factory=set)  # names of the drivers that were alive after that
 
 
 @dataclass(slots=True)
@@ -75,21 +73,21 @@ def replay(
     *,
     looking: bool = False,
     files: Sequence[JournalFile] | None = None,
-    there: list[Path] | None = None,
+    among: Sequence[Path] | None = None,
 ) -> Replay:
     """Read the journals of a run, as far as they tell of one of its arrays.
 
     - `files`: what `journals` has read; read now by default.
-    - `there`: paths of what is in the directory of the run; it is listed by default.
+    - `among`: directories whose journals are read; by default, all in which processes work.
     """
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    found.there = listed(run.shared) if there is None else there
     if files is None:
-        files = journals(run, grid.n_shards, driver, there=found.there)
+        files = journals(run, grid.n_shards, driver, among=among)
     # The leases are read after the journals: each driver whose journal was read, and which is still
-    # alive, has a lease by now. So has each that has left anything else which was listed.
-    found.alive = alive = drivers_of(run, looking=looking)
+    # alive, has a lease by now. Nobody asks for the lease of a process that has left nothing.
+    asks = any(file.unended or not file.is_of_this_boot for file in files)
+    alive = drivers_of(run, looking=looking, among=among) if asks else set()
     # Trusted journals come last, so that their entries replace those of the others.
     for file in sorted(files, key=lambda f: f.is_trusted):
         for entry in file.entries:
@@ -121,16 +119,16 @@ def journals(
     driver: str = "",
     *,
     but: str = "",
-    there: Sequence[Path] | None = None,
+    among: Sequence[Path] | None = None,
 ) -> list[JournalFile]:
     """Read the journals of a run, with the lines about all of its arrays.
 
     - `n_shards`: number of shards of the array, or of the part of it that the run writes.
     - `driver`: read only those that were written for this driver.
     - `but`: prefix of the names of journals that are left out; empty for none.
-    - `there`: paths of what is in the directory of the run; it is listed by default.
+    - `among`: as in `replay`.
     """
-    paths = journals_of(run, driver, there)
+    paths = journals_of(run, driver, among)
     wanted = [path for path in paths if not (but and path.name.startswith(but))]
     return list(_parsed(run, wanted, n_shards))
 
@@ -226,20 +224,35 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
     return found
 
 
-def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
-    """Remove the temporary files and part files of dead processes.
+def sweep_run(
+    run: RunDirectory, targets: Sequence[Target], among: Sequence[Path] | None = None
+) -> None:
+    """Remove part files of dead processes, and what is left where they wrote documents.
 
-    Temporary files are removed by name. The array is listed only if journals may have lost names,
+    - `targets`: arrays of the run, of which these may be documents.
+    - `among`: directories of the run in which files are looked for; by default, all.
+    """
+    there = work_files(run.shared, among=among)
+    all_parts = [path for path in there if path.name.startswith("parts-")]
+    drivers = [path.stem.removeprefix("lease-") for path in there if path.name.startswith("lease-")]
+    if all_parts or drivers:
+        # Read after the listings, for the same reason as in `replay`
+        alive = drivers_of(run, among=among)
+        for parts in all_parts:
+            if parts.name.removeprefix("parts-") not in alive:
+                remove_state(parts)
+        discard_ends(targets, [driver for driver in drivers if driver not in alive])
+
+
+def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
+    """Remove the temporary files of tasks of dead processes.
+
+    They are removed by name. The array is listed only if journals may have lost names,
     after a power cut or where another host has written.
 
     - `may_list`: whether the array may be listed. The processes of a job array, which write one
       part each, never list it, because there can be many of them.
     """
-    for parts in (path for path in found.there if path.name.startswith("parts-")):
-        if parts.name.removeprefix("parts-") not in found.alive:
-            remove_state(parts)
-    gone = [driver for driver in drivers_among(found.there) if driver not in found.alive]
-    discard_ends([run.target], gone)
     store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
         return run.target.place.sweep(lambda: drivers_on(run.target))
@@ -277,20 +290,24 @@ def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginnin
 
 
 def journals_of(
-    run: RunDirectory, driver: str = "", there: Sequence[Path] | None = None
+    run: RunDirectory, driver: str = "", among: Sequence[Path] | None = None
 ) -> list[Path]:
     """Paths of the journals of a run, or of those that were written for a driver.
 
-    - `there`: paths of what is in the directory of the run; it is listed by default.
+    - `among`: as in `replay`.
     """
     prefix = f"journal-{driver}-" if driver else "journal-"
-    paths = listed(run.shared) if there is None else there
-    return [path for path in paths if path.name.startswith(prefix) and path.suffix == ".jsonl"]
+    return work_files(run.shared, prefix, ".jsonl", among)
 
 
-def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
-    """Names of the drivers that work on a run now. `looking` is as in `live_holders`."""
-    return {holder.driver for holder in live_holders(run.shared, looking=looking)}
+def drivers_of(
+    run: RunDirectory, *, looking: bool = False, among: Sequence[Path] | None = None
+) -> set[str]:
+    """Names of the drivers that work on a run now. `looking` is as in `live_holders`.
+
+    - `among`: directories whose leases are read; by default, all.
+    """
+    return {holder.driver for holder in live_holders(run.shared, looking=looking, among=among)}
 
 
 def drivers_on(target: Target, *, looking: bool = False) -> set[str]:

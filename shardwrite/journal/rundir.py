@@ -9,7 +9,8 @@
     Everything that belongs to the run: ``zarr.json``; a ``journal-*.jsonl`` for each process that
     commits; a ``lease-*.json`` for each driver; ``parts-*/`` with encoded units; ``replaced/`` with
     the array that stood there before. A task may commit only while this directory exists, so
-    renaming it stops all stragglers.
+    renaming it stops all stragglers. What processes of a job array have of these lies in
+    ``in-<count>-parts/<index>/``; see :mod:`shardwrite.journal.parts`.
 
 A run on several arrays has its directory in ``<root>.shardwrite/together/``, beside the root of
 their hierarchy. In it, each array has a directory ``0/``, ``1/``, ... with its ``zarr.json``, its
@@ -45,8 +46,8 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,12 +67,12 @@ from shardwrite.journal.documents import (
     wait_for_others,
     withdraw,
 )
-from shardwrite.journal.lease import CLOCK, is_left_behind
+from shardwrite.journal.lease import CLOCK, is_left_behind, work_files
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.trust import require_trusted_run
+from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
@@ -96,6 +97,15 @@ _CLAIM_OF_END = "claim-end"
 
 
 @dataclass(frozen=True, slots=True)
+class RunView:
+    """What a process has seen of a run of which it writes a part."""
+
+    directory: TrustedDirectory  # directory of the run
+    names: frozenset[str]  # of all that it holds
+    document: bytes  # metadata document of the array
+
+
+@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """A run on one array, and its directory."""
 
@@ -104,6 +114,8 @@ class RunDirectory:
     # Prefix of the directory's name: ``"run"`` while the run goes on, ``"ended"`` after it has
     # finished, ``"taken"`` after it was given up or another run has taken its place
     state: str = "run"
+    # What this process has seen of the run, if it only writes a part of it
+    view: RunView | None = field(default=None, compare=False, repr=False)
 
     @property
     def run(self) -> str:
@@ -183,8 +195,8 @@ class RunDirectory:
         beside = Path(os.path.normpath(self.shared.parent / other.state))
         place = self.target.place.sibling(own.name, other.name)
         target = replace(self.target, place=place, beside=beside)
-        require_trusted_run(target, self.shared, str(number))
-        return replace(self, target=target, record=record)
+        require_trusted_run(target, self.shared, str(number), [str(number)])
+        return replace(self, target=target, record=record, view=None)
 
     def outputs(self, but: Collection[int] = ()) -> Iterator[RunDirectory]:
         """The run on each of its arrays but some, as far as it is not settled.
@@ -208,7 +220,8 @@ class RunDirectory:
     def document(self) -> Document:
         """Metadata document of the array, as it was when the run began."""
         path = self.document_path
-        data, seal = read_there(path), self.record.document_crc32c
+        data = read_there(path) if self.view is None else self.view.document
+        seal = self.record.document_crc32c
         found = parse_document(data, path)
         if not isinstance(found, dict) or crc32c(data) != seal:
             raise JournalError(
@@ -552,13 +565,10 @@ def _drop_last_claim(beside: Path) -> None:
             raise
 
 
-def drivers_among(paths: Iterable[Path]) -> list[str]:
-    """Names of the drivers that have a lease in a run's directory, whose paths are given."""
-    return [
-        path.stem.removeprefix("lease-")
-        for path in paths
-        if path.name.startswith("lease-") and path.suffix == ".json"
-    ]
+def drivers_in(directory: Path) -> list[str]:
+    """Names of the drivers that have a lease in a run's directory."""
+    leases = work_files(directory, "lease-", ".json")
+    return [lease.stem.removeprefix("lease-") for lease in leases]
 
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:

@@ -62,7 +62,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.documents import DocumentChange, discard_ends
-from shardwrite.journal.lease import is_left_behind, live_holders
+from shardwrite.journal.lease import is_left_behind, live_holders, work_files
 from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, shards_of
 from shardwrite.journal.receipt import (
     Receipt,
@@ -83,7 +83,7 @@ from shardwrite.journal.rundir import (
     RunDirectory,
     confirm,
     discard_drafts,
-    drivers_among,
+    drivers_in,
     held,
     is_resumed,
     proof_in,
@@ -434,23 +434,19 @@ def drop_orphan(run: RunDirectory) -> None:
     with as_store_error(str(run.path), "cannot remove"):
         with contextlib.suppress(FileNotFoundError):
             os.rename(run.shared, over.shared)
-        for token in listed(over.shared, TOKEN):
-            token.unlink(missing_ok=True)
+        _remove_tokens(over)
         for one in over.outputs():
             one.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
     settle(over)
 
 
-def recover_changes(
-    run_path: Path, store: Store, metadata: ArrayMetadata, there: Iterable[Path] | None = None
-) -> None:
+def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
     """Undo all interrupted changes in place of a run.
 
-    - `there`: paths of what is in the directory of the run; it is listed by default.
     - Raises CorruptShardError if the recovered shard has no valid index.
     """
-    for path in listed(run_path) if there is None else there:
-        if path.name.startswith(CLAIM) and stat.S_ISDIR(mode_of(path, follow=False)):
+    for path in listed(run_path, CLAIM):
+        if stat.S_ISDIR(mode_of(path, follow=False)):
             from shardwrite.journal.lock import exclusive  # for changes in place
             from shardwrite.journal.undo import recover_shard
 
@@ -476,19 +472,14 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        # Nothing is added any more, because the directory has another name than its processes know.
-        there = listed(over.shared)
-        for token in (path for path in there if path.name.startswith(TOKEN)):
-            token.unlink(missing_ok=True)
-        files = journals(over, left[max(left)].grid.n_shards, but=own_journals, there=there)
-        drivers = [over.run, *drivers_among(there)]
+        _remove_tokens(over)
+        files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
+        drivers = [over.run, *drivers_in(over.shared)]
         for one in outputs:
             give_room(one.path / "plan.json")
             if (metadata := left.get(one.number)) is not None:
                 store = one.target.store
-                recover_changes(
-                    one.path, store, metadata, there if one.path == over.shared else None
-                )
+                recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
         discard_ends([one.target for one in outputs], drivers)
         if over.state == TAKEN:
@@ -518,6 +509,12 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
             discard_drafts(one.target)
             remove_empty(one.target)
     remove_empty_home(over.home)
+
+
+def _remove_tokens(over: RunDirectory) -> None:
+    """Remove the tokens of all processes of a run that is over."""
+    for token in work_files(over.shared, TOKEN):
+        token.unlink(missing_ok=True)
 
 
 def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:

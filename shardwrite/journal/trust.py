@@ -29,13 +29,14 @@ import stat
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import UntrustedStateError
 from shardwrite.place.base import Place
 from shardwrite.place.target import Target
-from shardwrite.stores.looking import as_store_error, owner_of
+from shardwrite.stores.looking import as_store_error, opened, owner_of, read_file
 from shardwrite.stores.removal import SET_ASIDE
 
 _ACL = "system.posix_acl_access"
@@ -80,11 +81,14 @@ def require_trusted(target: Target) -> frozenset[Path]:
     return frozenset(seen)
 
 
-def require_trusted_run(target: Target, shared: Path, own: str) -> None:
+def require_trusted_run(
+    target: Target, shared: Path, own: str, among: Collection[str] | None = None
+) -> None:
     """Check that the directory of a run on several arrays is trusted, as far as one needs it.
 
     - `shared`: the directory. It lies beside the root of the hierarchy, in two directories more.
     - `own`: name of the directory of this array in it.
+    - `among`: names of all that is checked in it. By default, all but directories of other arrays.
     - Raises UntrustedStateError as `require_trusted` does.
     """
     above = shared.parent.parent.parent
@@ -97,9 +101,75 @@ def require_trusted_run(target: Target, shared: Path, own: str) -> None:
             if why:
                 raise _error(target, path, why)
             around = found
-        names = [name for name in os.listdir(shared) if not name.isdecimal() or name == own]
-        for path, reason, cause in _doubts(shared, around, circle, set(), names):
+        if among is None:
+            among = [name for name in os.listdir(shared) if not name.isdecimal() or name == own]
+        for path, reason, cause in _doubts(shared, around, circle, set(), among):
             raise _error(target, path, reason) from cause
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedDirectory:
+    """A directory of run state whose owner is trusted. What it holds is checked as it is read."""
+
+    target: Target
+    path: Path
+    _facts: os.stat_result
+    _circle: _Circle
+
+    @classmethod
+    def at(cls, target: Target, path: Path) -> TrustedDirectory | None:
+        """A directory of run state; None where there is none.
+
+        - Raises UntrustedStateError as `require_trusted` does.
+        """
+        with as_store_error(str(path), "cannot look at"), contextlib.suppress(*_GONE):
+            above = os.stat(path.parent)
+            circle = _circle(path.parent, above)
+            return cls(target, path.parent, above, circle).directory(path.name)
+        return None
+
+    def directory(self, name: str) -> TrustedDirectory | None:
+        """A directory in this one; None where there is none."""
+        path = self.path / name
+        with as_store_error(str(path), "cannot look at"), contextlib.suppress(*_GONE):
+            found = os.lstat(path)
+            self._check(path, found)
+            return TrustedDirectory(self.target, path, found, self._circle)
+        return None
+
+    def listing(self, name: str) -> tuple[TrustedDirectory, frozenset[str]] | None:
+        """A directory in this one, and the names of all that it holds; None where there is none."""
+        path, flags = self.path / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with as_store_error(str(path), "cannot list"), contextlib.suppress(FileNotFoundError):
+            fd = opened(path, flags)
+            try:
+                found = os.fstat(fd)
+                self._check(path, found)
+                names = frozenset(os.listdir(fd))
+            finally:
+                os.close(fd)
+            return TrustedDirectory(self.target, path, found, self._circle), names
+        return None
+
+    def read(self, name: str) -> bytes | None:
+        """Content of a small file in this directory; None where there is none."""
+        path = self.path / name
+        return read_file(path, check=partial(self._check, path))
+
+    def check_all(self, names: Collection[str]) -> None:
+        """Check all that has these names in the directory, and what lies in it."""
+        for path, reason, cause in _doubts(self.path, self._facts, self._circle, set(), names):
+            raise _error(self.target, path, reason) from cause
+
+    @property
+    def mode(self) -> int:
+        """Permission bits of the directory."""
+        return stat.S_IMODE(self._facts.st_mode)
+
+    def _check(self, path: Path, found: os.stat_result) -> None:
+        why = _why_not(found, self._facts, self._circle)
+        if why:
+            raise _error(self.target, path, why)
 
 
 def require_trusted_copies(directory: Path) -> None:

@@ -256,6 +256,13 @@ class FinalizeArguments(ReportKeywords, ProgressKeywords, RunArguments):
         default=None,
         kw_only=True,
     )
+    trust_journals: bool = argument(
+        """Believe what tasks have noted of the indexes that they wrote, and read none again. Shards
+        that a power cut may have damaged are read in any case, and so are spools of volumes.""",
+        command_help="Do not read indexes again whose tasks have noted them.",
+        default=False,
+        kw_only=True,
+    )
 
 
 @taking(FinalizeArguments)
@@ -298,7 +305,8 @@ def finalize(call: FinalizeArguments) -> WriteResult:
     def finish(run: RunDirectory) -> WriteResult:
         own = run_in_parts(run, engine, call.run_dir)
         if own is None:
-            return finish_parts(job_of(run), run, engine, n_parts)
+            trusts = call.trust_journals
+            return finish_parts(job_of(run), run, engine, n_parts, trusts_journals=trusts)
         result = own.finish(n_parts, call.progress, keep_report=call.keep_report)
         return counted_at(target, result)
 
@@ -345,6 +353,21 @@ def working_on(
                 return work(run)
     except RunEndedError as error:
         ended = error
+    return result_left(target, is_ours, look, how_to_begin=how_to_begin, ended=ended)
+
+
+def result_left(
+    target: Target,
+    is_ours: Callable[[Receipt], bool],
+    look: Callable[[], None] = lambda: None,
+    *,
+    how_to_begin: str,
+    ended: RunEndedError | None = None,
+) -> WriteResult:
+    """The result of an array on which no run goes on, from its receipt; see `working_on`.
+
+    - `ended`: the error that a run has ended during the work, if one has.
+    """
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     result = (
         counted_at(target, result_from_receipt(receipt.result, target.label))

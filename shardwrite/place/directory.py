@@ -9,6 +9,7 @@ import re
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from shardwrite.stores.posix import PosixStore, copy_file, discard_file, write_f
 from shardwrite.stores.removal import TEMPORARY_SUFFIX, set_aside
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
+_N_THREADS = 16  # that wait for the file system at a time
 _NOTHING = "was-there"  # in a directory that stands for an array which was removed
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
 
@@ -275,9 +277,20 @@ class Directory(Place):
         return remove_temporaries(self.stale_temporaries(drivers_alive))
 
     def make_directories(self, keys: Iterable[str], durability: str) -> None:
-        """See :meth:`Place.make_directories`."""
-        for parent in sorted({key.rpartition("/")[0] for key in keys}):
-            make_directories(self.path / parent, durability)
+        """See :meth:`Place.make_directories`.
+
+        Several threads make them, and each directory above is synced once.
+        """
+        wanted = sorted({key.rpartition("/")[0] for key in keys})
+        pool = ThreadPoolExecutor(_N_THREADS)
+        try:
+            for _ in pool.map(lambda name: make_directories(self.path / name, "none"), wanted):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
+        if durability != "none":
+            for name in sorted({above for each in wanted for above in names_above(each)}):
+                fsync_directory(self.path / name)
 
     def keep_copy(self, key: str, copy: Path, durability: str) -> None:
         """See :meth:`Place.keep_copy`."""

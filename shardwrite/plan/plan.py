@@ -111,6 +111,17 @@ class Stretch:
 
     before_nbytes: int  # decoded bytes of the plans before it
     total_nbytes: int  # decoded bytes of all plans
+    own_nbytes: int | None = None  # decoded bytes of this plan, if they are known
+
+    def may_have(self, index: int, count: int) -> bool:
+        """Whether part `index` of `count` may have a group of this plan."""
+        if not self.own_nbytes:
+            return True
+        slack = (self.total_nbytes >> 40) * count  # where floats round; see `PartCuts`
+        start = self.before_nbytes * count
+        ends_before = start + self.own_nbytes * count <= index * self.total_nbytes - slack
+        begins_after = start >= (index + 1) * self.total_nbytes + slack
+        return not ends_before and not begins_after
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
@@ -29,7 +30,7 @@ from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, journals
+from shardwrite.journal.replay import JournalFile, journals, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
 from shardwrite.journal.takeover import cancel_begin
 from shardwrite.place.target import (
@@ -46,6 +47,9 @@ from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.looking import as_store_error, is_there
 from shardwrite.write.context import Scratch, probe_here
+
+if TYPE_CHECKING:
+    from shardwrite.journal.parts import PartDirectory
 
 # ---- Scratch: room on the disks of workers for shards that wait there
 
@@ -117,7 +121,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
-    files: dict[Path, list[JournalFile]] = {}
+    files = dict[Path, list[JournalFile]]()
     for session in sessions:
         with (
             _ended_or(session.directory),
@@ -130,16 +134,24 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             elif session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
             session.list_before()
-            session.catch_up(engine, may_list=True, files=_journals_of(session, files))
+            session.catch_up(engine, may_list=True, files=_journals_of(session, sessions, files))
         _tell_source(session)
     return sessions
 
 
-def _journals_of(session: Session, read: dict[Path, list[JournalFile]]) -> Sequence[JournalFile]:
-    """Content of the journals of a session's run, which are read once for all of its arrays."""
-    path = session.directory.shared
+def _journals_of(
+    session: Session, sessions: Sequence[Session], read: dict[Path, list[JournalFile]]
+) -> Sequence[JournalFile]:
+    """Content of the journals of a session's run, which are read once for all of its arrays.
+
+    Then also what dead processes have left in the directory of the run is removed.
+    """
+    path, among = session.directory.shared, session.told_in
     if path not in read:
-        read[path] = journals(session.directory, session.job.plan.metadata.grid.n_shards)
+        n_shards = session.job.plan.metadata.grid.n_shards
+        read[path] = journals(session.directory, n_shards, among=among)
+        targets = [each.job.target for each in sessions if each.directory.shared == path]
+        sweep_run(session.directory, targets, among)
     return read[path]
 
 
@@ -233,14 +245,63 @@ def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> 
             cancel_begin(directory, is_claimed=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A run that another process has begun, and what this one does in it."""
+
+    job: Job
+    directory: RunDirectory
+    only: Collection[int]  # ranks of the shards that this process is responsible for
+    trusts_journals: bool = False  # whether their indexes are not read if tasks have noted them
+
+
 @contextlib.contextmanager
 def join(
-    job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool
-) -> Iterator[Session]:
-    """Work on some shards of a run that another process has begun.
+    runs: Sequence[Joining], engine: Engine, *, may_list: bool, part: tuple[int, int] | None = None
+) -> Iterator[list[Session]]:
+    """Work on some shards of runs that other processes have begun, or of one on several arrays.
 
-    - Raises RunEndedError if another process has ended the run.
+    - `may_list`: whether arrays may be listed; see `sweep`.
+    - `part`: number of the part that this process writes, and number of all parts. It then looks at
+      nothing that other processes have in the directories of the runs.
+    - Raises RunEndedError if another process has ended one of the runs.
     """
+    together = dict[Path, list[Joining]]()
+    for one in runs:
+        _refuse_other_plan(one.job, one.directory)
+        told = f"joined for {len(one.only):,} shards: {_described(one.job)}"
+        tell(RUNS, logging.INFO, told, run=one.directory.path)
+        together.setdefault(one.directory.shared, []).append(one)
+    with contextlib.ExitStack() as stack:
+        opened = dict[Target, Session]()
+        for each in together.values():
+            directory = each[0].directory
+            own = None
+            if part is not None and directory.view is not None:
+                from shardwrite.journal.parts import enter_part  # for runs written in parts
+
+                own = enter_part(directory, *part)
+            jobs, directories = [one.job for one in each], [one.directory for one in each]
+            sessions = stack.enter_context(_open(jobs, directories, own))
+            opened |= {session.job.target: session for session in sessions}
+        joined = [opened[one.job.target] for one in runs]
+        files = dict[Path, list[JournalFile]]()
+        for one, session in zip(runs, joined, strict=True):
+            with as_store_error(str(one.directory.path), "cannot go on with"):
+                session.list_before()
+                read = _journals_of(session, joined, files)
+                session.catch_up(
+                    engine,
+                    may_list=may_list,
+                    only=one.only,
+                    files=read,
+                    trusts_journals=one.trusts_journals,
+                )
+        yield joined
+
+
+def _refuse_other_plan(job: Job, directory: RunDirectory) -> None:
+    """Refuse to join a run of another plan."""
     if directory.digest != job.plan.digest:
         changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
         raise JournalError(
@@ -249,13 +310,6 @@ def join(
             path=str(directory.target.run_path),
             differences=changed,
         )
-    told = f"joined for {len(only):,} shards: {_described(job)}"
-    tell(RUNS, logging.INFO, told, run=directory.path)
-    with _open([job], [directory]) as (session,):
-        with as_store_error(str(directory.path), "cannot go on with"):
-            session.list_before()
-            session.catch_up(engine, may_list=may_list, only=only)
-        yield session
 
 
 @contextlib.contextmanager
@@ -272,17 +326,22 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open(jobs: Sequence[Job], directories: Sequence[RunDirectory]) -> Iterator[list[Session]]:
+def _open(
+    jobs: Sequence[Job], directories: Sequence[RunDirectory], part: PartDirectory | None = None
+) -> Iterator[list[Session]]:
     """Work on a run under a lease, with a session for each of its arrays.
 
     A failure is noted in the journal, and part files are removed at the end.
+
+    - `part`: where this process works, if it only writes a part.
     """
     driver, path = new_name(), directories[0].shared
+    own = None if part is None else part.path
     sessions = [
-        Session(job, directory, driver, Ledger(job.plan.metadata.grid))
+        Session(job, directory, driver, Ledger(job.plan.metadata.grid), part=part)
         for job, directory in zip(jobs, directories, strict=True)
     ]
-    with _ended_or(directories[0]), taking_part(path, driver):
+    with _ended_or(directories[0]), taking_part(path, driver, own):
         try:
             yield sessions
         except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import IncompleteError
@@ -14,17 +14,19 @@ from shardwrite.journal.begin import find_run, tidied_run
 from shardwrite.journal.bucket_shares import sharing
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
+from shardwrite.journal.parts import run_of_part
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, holding
 from shardwrite.place.target import Target
 from shardwrite.plan.plan import Part, Stretch
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
-from shardwrite.runs.begin import begin, join
+from shardwrite.runs.begin import Joining, begin, join
 from shardwrite.runs.execute import OnReport, compute_waves, tell_found
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.kept import accepted, check_kept
 from shardwrite.runs.result import WriteResult, finished, incomplete
+from shardwrite.runs.session import Session, finish_together
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
@@ -55,37 +57,67 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
 def execute_part(
     job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport
 ) -> WriteResult:
-    """Write one part of a run that another process has begun.
+    """Write one part of a run that another process has begun; see `execute_parts`."""
+    return execute_parts([(job, run, part)], engine, on_report)[0]
+
+
+def execute_parts(
+    begun: Sequence[tuple[Job, RunDirectory, Part]], engine: Engine, on_report: OnReport
+) -> list[WriteResult]:
+    """Write what one part has of some arrays, whose runs another process has begun.
 
     - Raises IncompleteError if the process was asked to stop. The error names missing shards of
-      this part only.
-    - Raises RunEndedError if the run has ended in the meantime.
+      this part and of one array only.
+    - Raises RunEndedError if one of the runs has ended in the meantime.
     """
     start = time.perf_counter()
-    grid = job.plan.metadata.grid
-    ranks = [ravel(index, grid.counts) for box in part.boxes() for index in grid.shards_in(box)]
-    with join(job, engine, run, only=ranks, may_list=False) as session:
-        session.note_resumed(ranks)
-        tell_found(on_report, session.resumed_nbytes)
-        try:
-            compute_waves(session, engine, on_report, part.groups)
-        except Stopped:
-            session.learn()
-            missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
-            if missing:  # else the tasks in flight have finished the part
-                remedy = (
-                    f"these are of {part}; it was stopped on request, run the same command again "
-                    "to go on"
-                )
-                error = incomplete(job.plan.metadata, job.target, missing, remedy)
-                n_written = len(ranks) - len(missing) - session.n_resumed
-                raise IncompleteError(
-                    error.message, missing=error.fields["missing"], n_written=n_written
-                ) from None
-        session.refuse_bad()
-        whole, session.ledger = session.ledger, Ledger(grid)
-        session.ledger.take(whole, ranks)
-        return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
+    runs = [Joining(job, run, _ranks_of(part)) for job, run, part in begun]
+    number = (begun[0][2].index, begun[0][2].count) if begun else None
+    with join(runs, engine, may_list=False, part=number) as sessions:
+        for one, session in zip(runs, sessions, strict=True):
+            session.note_resumed(list(one.only))
+            tell_found(on_report, session.resumed_nbytes)
+        return [
+            _write_share(session, one, part, engine, on_report, start)
+            for session, one, (_, _, part) in zip(sessions, runs, begun, strict=True)
+        ]
+
+
+def _ranks_of(part: Part) -> list[int]:
+    """Ranks of the shards of a part."""
+    grid = part.plan.metadata.grid
+    return [ravel(index, grid.counts) for box in part.boxes() for index in grid.shards_in(box)]
+
+
+def _write_share(
+    session: Session,
+    run: Joining,
+    part: Part,
+    engine: Engine,
+    on_report: OnReport,
+    start: float,
+) -> WriteResult:
+    """Write what a part has of one array."""
+    job, ranks = run.job, list(run.only)
+    try:
+        compute_waves(session, engine, on_report, part.groups)
+    except Stopped:
+        session.learn()
+        missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
+        if missing:  # else the tasks in flight have finished the part
+            remedy = (
+                f"these are of {part}; it was stopped on request, run the same command again to go "
+                "on"
+            )
+            error = incomplete(job.plan.metadata, job.target, missing, remedy)
+            n_written = len(ranks) - len(missing) - session.n_resumed
+            raise IncompleteError(
+                error.message, missing=error.fields["missing"], n_written=n_written
+            ) from None
+    session.refuse_bad()
+    whole, session.ledger = session.ledger, Ledger(job.plan.metadata.grid)
+    session.ledger.take(whole, ranks)
+    return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
 
 
 def refuse_unwritten(
@@ -125,7 +157,8 @@ def finish_parts(
     run: RunDirectory,
     engine: Engine,
     n_parts: int | None,
-    among: Stretch | None = None,
+    *,
+    trusts_journals: bool = False,
 ) -> WriteResult:
     """Check the index of every shard of a run, and publish the array if no shard is missing.
 
@@ -134,11 +167,35 @@ def finish_parts(
       `n_parts` is given.
     - Raises RunEndedError if the run has ended in the meantime.
     """
+
+    def check(sessions: Sequence[Session]) -> None:
+        refuse_missing(job, sessions[0].ledger, n_parts)
+
+    return finish_all([(job, run)], engine, check, trusts_journals=trusts_journals)[0]
+
+
+def finish_all(
+    begun: Sequence[tuple[Job, RunDirectory]],
+    engine: Engine,
+    check: Callable[[Sequence[Session]], None],
+    *,
+    trusts_journals: bool = False,
+) -> list[WriteResult]:
+    """Check the index of every shard of several runs, and publish all arrays together.
+
+    - `check`: called with sessions that know which shards are good. If it raises, nothing is
+      published.
+    - `trusts_journals`: whether indexes are not read that tasks have noted.
+    - Raises RunEndedError if one of the runs has ended in the meantime.
+    """
     start = time.perf_counter()
-    plan = job.plan
-    with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
-        refuse_missing(job, session.ledger, n_parts, among)
-        return session.finish(time.perf_counter() - start)
+    runs = [
+        Joining(job, run, range(job.plan.n_shards), trusts_journals=trusts_journals)
+        for job, run in begun
+    ]
+    with join(runs, engine, may_list=True) as sessions:
+        check(sessions)
+        return finish_together(sessions, [time.perf_counter() - start] * len(sessions))
 
 
 def remedy_of_parts(parts: Sequence[int], n_parts: int | None) -> str:
@@ -173,5 +230,42 @@ def run_on(
             if run is not None and run.makes_array:
                 check(run)
     with holding(target):
-        tidy(target)
-        yield tidied_run(target)
+        found = run_of_part(target) if check is None else None
+        if found is None:
+            tidy(target)
+            found = tidied_run(target) if check is not None else run_of_part(target)
+        yield found
+
+
+@contextlib.contextmanager
+def runs_on(
+    targets: Sequence[Target], check: Callable[[Mapping[int, RunDirectory]], None]
+) -> Iterator[dict[int, RunDirectory]]:
+    """The unfinished runs that make some arrays, by their numbers, for a process that ends them.
+
+    - `check`: as in `run_on`, for those whose state lies in their bucket.
+    """
+    with contextlib.ExitStack() as stack:
+        shared = {
+            number: find_run(stack.enter_context(sharing(target)))
+            for number, target in enumerate(targets)
+            if target.in_store
+        }
+        check(_making(shared))
+    with holding(*targets):
+        yield _making(dict(enumerate(_found(targets))))
+
+
+def _making(runs: Mapping[int, RunDirectory | None]) -> dict[int, RunDirectory]:
+    return {n: run for n, run in runs.items() if run is not None and run.makes_array}
+
+
+def _found(targets: Sequence[Target]) -> Iterator[RunDirectory | None]:
+    """The run of each array. A run on several arrays is looked for once."""
+    known = dict[Target, RunDirectory]()
+    for target in targets:
+        if target not in known:
+            tidy(target)
+            run = tidied_run(target)
+            known |= {} if run is None else {one.target: one for one in run.outputs()}
+        yield known.get(target)

@@ -63,6 +63,7 @@ from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.tasks import Unreadable, commit_group
 
 if TYPE_CHECKING:
+    from shardwrite.journal.parts import PartDirectory
     from shardwrite.read.array import ShardedArray
     from shardwrite.write.spool import EncodedBlock
 
@@ -218,6 +219,7 @@ class Session:
     bad: dict[int, CorruptShardError] = field(default_factory=dict)
     has_helpers: bool = False  # whether other processes ran tasks
     is_later: bool = False  # whether the tasks run when nobody works on the run any more
+    part: PartDirectory | None = None  # where this process works, if it only writes a part
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -226,8 +228,8 @@ class Session:
             metadata=plan.metadata,
             strategy=plan.strategy,
             store=self.job.target.store,
-            run_path=str(self.directory.shared),
-            parts=str(self.directory.parts(self.driver)),
+            run_path=str(self.work_path),
+            parts=str(self._parts),
             driver=self.driver,
             output=self.directory.number,
             durability=self.job.durability,
@@ -243,6 +245,29 @@ class Session:
             read_from=self._token_read,
             goes_on=True,
         )
+
+    @property
+    def work_path(self) -> Path:
+        """Directory of the run, or of the part, with the lease and the journals of this process."""
+        return self.directory.shared if self.part is None else self.part.path
+
+    @property
+    def told_in(self) -> Sequence[Path] | None:
+        """Directories with the journals that this process reads; None for all."""
+        return None if self.part is None else self.part.told_in
+
+    @property
+    def _parts(self) -> Path:
+        """Directory for part files."""
+        return self.work_path / self.directory.parts(self.driver).name
+
+    @property
+    def _may_spool(self) -> bool:
+        """Whether tasks may need part files; a part of a new array often needs none."""
+        job = self.job
+        if self.part is None or job.source.is_encoded or not job.plan.partition.is_fused:
+            return True
+        return not self.spec().streams
 
     @property
     def _read_from(self) -> ShardedArray | None:
@@ -307,7 +332,7 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         if report.author is not None:
-            path, level = str(self.directory.shared), self.job.durability
+            path, level = str(self.work_path), self.job.durability
             journal = journal_for(path, self.driver, level, report.author)
             journal.append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
@@ -337,7 +362,8 @@ class Session:
         """
         if self.has_helpers and self.job.target.store.commits_later:
             return
-        found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
+        own = None if self.part is None else [self.part.path]
+        found = replay(self.directory, self.job.plan.metadata, self.driver, among=own).ledger
         new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
         self.ledger.take(found, new)
         note_committed(len(new))
@@ -530,7 +556,8 @@ class Session:
         *,
         may_list: bool,
         only: Collection[int] | None = None,
-        files: Sequence[JournalFile] | None = None,
+        files: Sequence[JournalFile],
+        trusts_journals: bool = False,
     ) -> None:
         """Read from the journals which shards are done, and remove what dead processes have left.
 
@@ -539,23 +566,23 @@ class Session:
 
         - `only`: ranks of the shards that this process is responsible for, if it works on a part.
           Only these are checked. Their indexes are checked even if a journal calls them durable,
-          because no other process of the run does so.
-        - `files`: content of the journals; read now by default.
+          because no other process of the run does so, unless `trusts_journals` is True.
+        - `files`: content of the journals.
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        path, there = self.directory.path, listed(self.directory.shared)
-        is_alone = path == self.directory.shared
-        recover_changes(path, self.job.target.store, metadata, there if is_alone else None)
-        found = replay(self.directory, metadata, files=files, there=there)
+        if self.part is None:  # no part of a new array is changed in place
+            recover_changes(self.directory.path, self.job.target.store, metadata)
+        found = replay(self.directory, metadata, files=files, among=self.told_in)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
         if only is not None:
             done.intersection_update(only)
             found.untrusted &= done
-            self._check(engine, found.ledger, done - found.untrusted, deep=False)
+            if not trusts_journals:
+                self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
         directory = self.directory
@@ -565,7 +592,8 @@ class Session:
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
-        self.directory.parts(self.driver).mkdir(exist_ok=True)
+        if self._may_spool:
+            self._parts.mkdir(exist_ok=True)
 
     def _adopt(self, engine: Engine, ledger: Ledger) -> None:
         """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
@@ -643,13 +671,15 @@ class Session:
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
         with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
-            journal_for(str(self.directory.shared), self.driver, self.job.durability).append(
+            journal_for(str(self.work_path), self.driver, self.job.durability).append(
                 {"failed": cause_of(error)}
             )
 
     def discard_parts(self) -> None:
         """Remove the part files of this session's tasks."""
-        parts = self.directory.parts(self.driver)
+        if not self._may_spool:
+            return
+        parts = self._parts
         # A straggler may be writing one. The next process to join the run, or its end, removes it.
         with contextlib.suppress(OSError):
             try:

@@ -125,7 +125,7 @@ def record_jobs(
     among = among or submitted(run).among
     place = {} if among is None else {"among": [among.before_nbytes, among.total_nbytes]}
     write_note(
-        run.shared / f"{JOBS_PREFIX}{array}.json",
+        run.path / f"{JOBS_PREFIX}{array}.json",
         {"array": array, "finalize": finalize, "n_parts": n_parts, **place},
     )
 
@@ -188,7 +188,8 @@ def submitted(run: RunDirectory) -> Submitted:
     Ids that are not numbers of jobs are left out, because they go to SLURM's commands.
     """
     found: list[tuple[float, Path, bytes, Mapping[str, object]]] = []
-    for path in listed(run.shared, JOBS_PREFIX, ".json"):
+    where = dict.fromkeys((run.shared, run.path))  # of the whole run, and of this array
+    for path in (note for each in where for note in listed(each, JOBS_PREFIX, ".json")):
         # A note that is gone belongs to a run that has ended meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
             data = read_file(path)

@@ -502,12 +502,19 @@ def read_limit() -> int:
     return value_of(READ_LIMIT)
 
 
-def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
-    """Yield the content of a regular file in blocks of at most 1 MiB."""
+def read_blocks(
+    path: AnyPath, limit_nbytes: int, check: Callable[[os.stat_result], None] | None = None
+) -> Iterator[bytes]:
+    """Yield the content of a regular file in blocks of at most 1 MiB.
+
+    - `check`: called with the facts about the file before it is read. It may raise.
+    """
     name = os.fspath(path)
-    fd = open_plain(path)
+    fd, facts = _opened(path, os.O_RDONLY)
     try:
-        nbytes = os.fstat(fd).st_size
+        nbytes = facts.st_size
+        if check is not None:
+            check(facts)
         while nbytes <= limit_nbytes and (block := os.read(fd, _BLOCK_NBYTES)):
             yield block
             limit_nbytes -= len(block)
@@ -543,10 +550,14 @@ def check_regular(
         raise _too_large(name)
 
 
-def read_file(path: AnyPath, limit_nbytes: int | None = None) -> bytes | None:
-    """Content of a small file; None if it is missing."""
+def read_file(
+    path: AnyPath,
+    limit_nbytes: int | None = None,
+    check: Callable[[os.stat_result], None] | None = None,
+) -> bytes | None:
+    """Content of a small file; None if it is missing. `check` is as in `read_blocks`."""
     limit = read_limit() if limit_nbytes is None else limit_nbytes
-    return _ask("cannot read", path, lambda: b"".join(read_blocks(path, limit)), None)
+    return _ask("cannot read", path, lambda: b"".join(read_blocks(path, limit, check)), None)
 
 
 def parse_json(data: bytes) -> Any:

@@ -71,7 +71,7 @@ from shardwrite.runs.array_plan import (
     resources_of,
     waiting,
 )
-from shardwrite.runs.begin import begin, check_place, join
+from shardwrite.runs.begin import Joining, begin, check_place, join
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import (
     OnReport,
@@ -252,7 +252,8 @@ def whole_spool(
     - Raises IncompleteError if shards of the spool are missing or damaged.
     - Raises RunEndedError if the run has ended in the meantime.
     """
-    with join(job, engine, run, only=range(job.plan.n_shards), may_list=may_list) as session:
+    whole = Joining(job, run, range(job.plan.n_shards))
+    with join([whole], engine, may_list=may_list) as (session,):
         refuse_missing(job, session.ledger, n_parts)
         yield _chunks_in(session)
 
@@ -273,7 +274,8 @@ def finish_gathering(
     - Raises RunEndedError if the run has ended in the meantime.
     """
     start = time.perf_counter()
-    with join(job, engine, run, only=range(job.plan.n_shards), may_list=True) as session:
+    whole = Joining(job, run, range(job.plan.n_shards))
+    with join([whole], engine, may_list=True) as (session,):
         tell_found(on_report, session.resumed_nbytes)
         try:
             compute_waves(session, engine, on_report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 
 import h5py
 import numpy as np
@@ -75,8 +76,9 @@ def test_the_cut_is_over_all_shards_of_all_arrays(tmp_path, tree):
         for k in range(count):
             cut = [one.planned.plan.part(k, count, among) for one, among in parts.stretches()]
             sizes.append(sum(part.raw_nbytes for part in cut))
-            for one, part in zip(parts.made, cut, strict=True):
+            for (one, among), part in zip(parts.stretches(), cut, strict=True):
                 found[one.name] += part.groups
+                assert among.may_have(k, count) or not part.groups
         for one in parts.made:
             assert found[one.name] == list(range(one.planned.plan.partition.n_groups))
         largest = max(
@@ -105,11 +107,69 @@ def test_finalize_names_parts_over_all_arrays(tmp_path, tree, harm):
     assert "of 8 must be written again" in str(caught.value)
     with pytest.raises(IncompleteError, match="give the number of parts"):
         shardwrite.finalize_conversion(tree, new, 1)
-    assert not (new / "big/zarr.json").exists()
-    for k in caught.value.parts:  # arrays that are whole were published, which changes no part
+    assert not list(new.rglob("zarr.json")), "no array is published before all are whole"
+    for k in caught.value.parts:
         shardwrite.convert_part(tree, new, k, 8, 1)
     shardwrite.finalize_conversion(tree, new, 1, n_parts=8)
     assert without_receipts(new) == bytes_of_whole(tmp_path, tree, 1)
+
+
+@pytest.fixture
+def calls_in_parts(monkeypatch):
+    """Calls that open or list something in the directories of parts: what, and its path."""
+    found = []
+
+    def counting(name, real):
+        def counted(path, *rest, **more):
+            if "-parts/" in str(path):
+                found.append((name, os.fspath(path)))
+            return real(path, *rest, **more)
+
+        return counted
+
+    for name in ("open", "listdir"):
+        monkeypatch.setattr(os, name, counting(name, getattr(os, name)))
+    return found
+
+
+def test_finalize_reads_journals_once_however_many_arrays_there_are(tmp_path, calls_in_parts):
+    """They have other paths when they are read after the end, as nobody can commit any more."""
+    n_lists = []
+    for n in (2, 12):
+        old, new = tree_of(n, tmp_path / f"old{n}"), tmp_path / f"new{n}"
+        begin(old, new, 1)
+        all_parts(old, new, 2, 1)
+        calls_in_parts.clear()
+        shardwrite.finalize_conversion(old, new, 1, n_parts=2)
+        opened = Counter(path for name, path in calls_in_parts if name == "open")
+        assert set(opened.values()) == {1}
+        n_lists.append(sum(name == "listdir" for name, _ in calls_in_parts))
+    assert n_lists[0] == n_lists[1]
+
+
+def tree_of(n, path):
+    root = zarr.create_group(path)
+    for k in range(n):
+        array = root.create_array(f"a{k:02}", shape=(16, 16), chunks=(8, 8), dtype="u4")
+        array[...] = VALUES[:16, :16]
+    return path
+
+
+def test_a_part_joins_once_for_its_arrays_and_looks_at_no_others(tmp_path, calls_in_parts):
+    old, new = tree_of(12, tmp_path / "old"), tmp_path / "new"
+    begin(old, new, 1)
+    plans = sorted(new.rglob("plan.json"))
+    assert len(plans) == 12
+    for plan in plans[4:8]:  # a part that looked at these would know nothing of the run
+        plan.unlink()
+    done = [shardwrite.convert_part(old, new, k, 3, 1) for k in (0, 2)]
+    assert [[array.name for array in part.arrays] for part in done] == [
+        ["a00", "a01", "a02", "a03"],
+        ["a08", "a09", "a10", "a11"],
+    ]
+    opened = [path for name, path in calls_in_parts if name == "open"]
+    assert sum("/journal-" in path for path in opened) == 2, "one for each part"
+    assert sum("/draft-" in path for path in opened) == 2, "and one lease"
 
 
 def bytes_of_whole(tmp_path, tree, shards):

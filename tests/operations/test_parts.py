@@ -138,8 +138,8 @@ def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(
 ):
     path = tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
-    parts = seams.run_directory(path) / "parts-dead"
-    parts.mkdir()
+    parts = seams.part_directory(path, 0, 1) / "parts-dead"
+    parts.mkdir(parents=True)
     (parts / "unit").touch()
     real = seams.real("sweep what is left")
 
@@ -170,7 +170,7 @@ def test_slabs_go_by_way_of_part_files_of_one_row_at_a_time(tmp_path, on_machine
     run, seen = seams.run_directory(tmp_path / "x"), []
 
     def count(_):
-        seen.append(sum(1 for _ in run.glob("parts-*/*")))
+        seen.append(sum(1 for _ in run.rglob("parts-*/*")))
 
     on_machine(1, 10**6)
     for k in range(2):
@@ -191,6 +191,37 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
     )
     shardwrite.write_part(x, tmp_path / "x", 0, 1)
     assert not [path for path in made if "x.shardwrite" not in path]
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_finalize_reads_no_index_again_if_it_trusts_journals(tmp_path, x, monkeypatch, trusts):
+    path = tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
+    shardwrite.write_part(x, path, 0, 1)
+    opened, real = [], os.open
+
+    def open_(name, *rest, **more):
+        opened.append(os.fspath(name))
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_)
+    assert shardwrite.finalize(path, trust_journals=trusts).n_shards == 144
+    shards = {str(shard) for shard in path.glob("c/*/*")}
+    assert len(shards & {*opened}) == (0 if trusts else 144)
+
+
+def test_directories_are_synced_by_those_above_them(tmp_path, x, monkeypatch):
+    """One sync for each directory that has new ones in it, not one for each new one."""
+    synced, real = [], os.fsync
+
+    def sync(fd):
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS), durability="full")
+    assert synced.count(str(tmp_path / "x" / "c")) == 1, "it has 12 directories"
+    assert str(tmp_path / "x") in synced
 
 
 def test_stripes_on_lustre(tmp_path, x, monkeypatch):
