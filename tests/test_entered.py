@@ -22,7 +22,7 @@ OF_OTHERS = {
     *("journal/undo.py", "journal/lock.py", "write/assemble.py", "write/copying.py"),
     *("write/spool.py", "format/manifest.py", "operations/icechunk_sessions.py"),
 }
-MOST_LISTINGS = 13
+MOST_LISTINGS = 17
 
 pytestmark = pytest.mark.usefixtures("children_as_users_start_them")
 

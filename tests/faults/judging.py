@@ -42,7 +42,6 @@ OPERATIONS = {
     "fresh": ("replace", UNSHARDED),
     **dict.fromkeys(("replacement", "compact", "repair", "parts"), ("replace",)),
     **dict.fromkeys(("conversion", "in-place"), ("replace", UNSHARDED)),
-    "several": ("replace",),
 }
 KINDS = [
     (operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies

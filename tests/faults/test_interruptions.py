@@ -54,6 +54,17 @@ def test_strikes_under_a_conversion_that_consumes(tmp_path, fault):
     assert sum(bool(case.effect) for case in cases) >= 3
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.long if fault == "cut" else ())
+        for fault in interruptions.FAULTS
+    ],
+)
+def test_strikes_under_a_run_on_several_arrays(tmp_path, fault):
+    run(tmp_path, fault, "ext4", 8, seed=1, kinds=[("several", "replace")])
+
+
 @pytest.mark.long
 def test_power_cuts_under_conversions(tmp_path):
     kinds = [kind for kind in interruptions.KINDS if kind[0] in ("conversion", "in-place")]
