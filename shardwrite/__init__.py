@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
     from shardwrite.operations.read import PresentChunks, from_sharded_zarr, present
+    from shardwrite.operations.recover import Recovery, recover
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
@@ -126,6 +127,7 @@ else:
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
             "shardwrite.operations.read": ("PresentChunks", "present", "from_sharded_zarr"),
+            "shardwrite.operations.recover": ("Recovery", "recover"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
@@ -200,6 +202,7 @@ __all__ = [
     "Part",
     "Plan",
     "PresentChunks",
+    "Recovery",
     "Repair",
     "Report",
     "RunReport",
@@ -236,6 +239,7 @@ __all__ = [
     "prepare",
     "prepare_conversion",
     "present",
+    "recover",
     "register_shard_format",
     "register_strategy",
     "repair",

@@ -228,6 +228,11 @@ def begin_private(directory: Path) -> None:
                 shutil.rmtree(other, ignore_errors=True)
 
 
+def is_private(directory: Path) -> bool:
+    """Whether a directory is that of a process, for states that lie in buckets."""
+    return is_there(directory / _OWNER)
+
+
 def _is_left_over(directory: Path, me: Process) -> bool:
     """Whether a process of this user on this host has made a directory, and is gone."""
     found = _owner_of(directory)

@@ -219,6 +219,43 @@ def test_without_a_directory(service, url, x):
     assert servers.others(service, url) == KEPT
 
 
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.parametrize("lost", ["all", "the log"])
+def test_a_state_that_is_lost(service, url, x, lost):
+    """As where a rule of the bucket removes what it takes for temporary. The mark stays."""
+    import obstore
+
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        x.to_sharded_zarr(url, progress=interrupt, memory_limit="30kB", **LAYOUT)
+    n_put = sum(key.startswith("c/") for key in service.keys_of(url))
+    assert 0 < n_put < 16
+    gone = [key for key in service.keys_of(url) if key.startswith("shardwrite-run/")]
+    if lost == "the log":
+        gone.remove(bucket_lease.LEASE)
+    obstore.delete(service.client(servers.below_bucket(url)), gone)
+    look = shardwrite.recover(url, x, dry_run=True, **LAYOUT)
+    assert (look.n_good, look.n_missing) == (n_put, 16 - n_put)
+    assert shardwrite.recover(url, x, **LAYOUT).result.n_resumed_shards == n_put
+    np.testing.assert_array_equal(servers.values_of(service, url), VALUES)
+    assert servers.others(service, url) == KEPT
+
+
+def test_a_state_that_is_not_lost(moto, url, x):
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        x.to_sharded_zarr(url, progress=interrupt, memory_limit="30kB", **LAYOUT)
+    with pytest.raises(JournalError, match="is not lost, and it has another plan"):
+        shardwrite.recover(url, x + 1, **LAYOUT)
+    x.to_sharded_zarr(url, mode="w", restart=True, **LAYOUT)
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        (x + 1).to_sharded_zarr(url, mode="w", progress=interrupt, memory_limit="30kB", **LAYOUT)
+    store = moto.client(servers.below_bucket(url))
+    import obstore
+
+    obstore.delete(store, [key for key in moto.keys_of(url) if "shardwrite-run/" in key])
+    with pytest.raises(SpecError, match=r"'shardwrite-receipt.json', 'zarr.json', which is no"):
+        shardwrite.recover(url, x + 1, **LAYOUT)  # shards of two arrays
+
+
 @pytest.mark.long
 def test_a_folder_that_a_console_has_made_is_empty(moto, url, x):
     at = f"{moto.endpoint}/{url.removeprefix('s3://')}/"
