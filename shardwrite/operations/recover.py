@@ -210,8 +210,8 @@ def recover(call: RecoverArguments) -> Recovery:
     Raises
     ------
     SpecError
-        If an argument does not fit, or there is no such array: a finished array, a group, files
-        that are no shards of it, or shards none of which fits the keywords.
+        If an argument does not fit. Also if a finished array or a group stands there, or files that
+        are no shards of this array, or if none of the shards fits the keywords.
     JournalError
         If a run on the array has a state: that of another plan, or of a process that lives.
     IncompleteError

@@ -216,7 +216,7 @@ def test_what_else_may_stand_there(tmp_path):
     with pytest.raises(SpecError, match="nothing stands there"):
         shardwrite.recover(path, source(), **LAYOUT)
     source().to_sharded_zarr(path, **LAYOUT)
-    with pytest.raises(SpecError, match="a finished array exists there"):
+    with pytest.raises(SpecError, match="a finished array exists there; look at it with verify"):
         shardwrite.recover(path, source(VALUES + 1), **LAYOUT)
     with pytest.raises(SpecError, match=r"it differs in chunk_grid"):
         shardwrite.recover(path, source(), shards=32, chunks=8)
@@ -235,13 +235,17 @@ def test_a_run_that_has_its_state_is_left_alone(tmp_path):
     with pytest.raises(Stop):
         source().to_sharded_zarr(path, **LAYOUT, **MANY_TASKS, progress=stopping(1))
     before = objects(path)
-    with pytest.raises(JournalError, match="is not lost, and it has another plan"):
+    with pytest.raises(JournalError, match=r"another plan. Make the call .* again, or start over"):
         shardwrite.recover(path, source(VALUES + 1), **LAYOUT)
     with seams.hold(seams.run_directory(path)):
         seams.forge_lease(seams.run_directory(path), host="elsewhere")
         with pytest.raises(JournalError, match="is being written"):
             shardwrite.recover(path, source(), **LAYOUT)
     assert objects(path) == before
+    for leases in seams.leases_in(seams.state_beside(path)):
+        leases.unlink()
+    source().to_sharded_zarr(path, **LAYOUT, **MANY_TASKS)
+    check(path)
 
 
 def test_an_array_that_is_published_first(tmp_path):
@@ -303,6 +307,8 @@ def test_the_wrong_run_dir(tmp_path):
     with pytest.raises(JournalError, match=r"is not lost.*run_dir='.*runs'"):
         shardwrite.recover(store, source(), name="x", run_dir=tmp_path / "other", **LAYOUT)
     assert store._store_dict == before
+    source().to_sharded_zarr(store, name="x", run_dir=tmp_path / "runs", **LAYOUT)
+    check(store, name="x")
 
 
 def test_foreign_objects_in_a_store(tmp_path):
