@@ -309,13 +309,15 @@ def _refuse_known(target: Target, run: str, state: Path) -> None:
 
     The directories of processes whose state lies in a bucket are no such places.
     """
-    if state.is_absolute() and is_there(state / f"run-{run}"):
+    name = f"run-{run}"
+    if state.is_absolute() and is_there(state if state.name == name else state / name):
         from shardwrite.journal.bucket_runs import is_private  # where a run has left its mark
 
         if not is_private(state.parent):
             raise JournalError(
-                f"the state of run {run}, which writes {target.label}, is not lost. Make the call "
-                f"that writes the array again, with run_dir={str(state.parent)!r}",
+                f"the state of run {run}, which writes {target.label}, is not lost: it is in "
+                f"{state}. Make the call that writes the array again, with the run_dir that it was "
+                "begun with",
                 path=str(state),
             )
 
@@ -372,7 +374,7 @@ def _has_state(job: Job, *, looking: bool) -> bool:
     run = find_run(target)
     if run is None:
         return False
-    holders = live_holders(run.path, looking=looking)
+    holders = live_holders(run.shared, looking=looking)
     if holders:
         raise held(run, holders[0])
     if run.digest != job.plan.digest:

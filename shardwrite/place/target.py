@@ -653,6 +653,8 @@ def check_surroundings(target: Target) -> None:
     place = target.place
     for group in place.nodes_above:
         kind = group.kind_for_group()
+        if kind == "other" and target.recovers and _has_no_files(group):
+            continue  # the run whose state is lost was to make the group at its end
         if kind not in ("nothing", "group", "v2 group"):
             why = (
                 "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
@@ -672,6 +674,13 @@ def check_surroundings(target: Target) -> None:
     if target.place.is_link():
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
+
+
+def _has_no_files(place: Place) -> bool:
+    """Whether nothing but directories lies in a directory itself."""
+    return isinstance(place, Directory) and all(
+        stat.S_ISDIR(mode_of(entry, follow=False)) for entry in listed(place.path)
+    )
 
 
 def check_beside(target: Target) -> None:

@@ -321,7 +321,7 @@ class Session:
 
     def enter_ledger(self) -> None:
         """Enter all shards of the ledger that are done into the journal of this process."""
-        path, ledger = str(self.directory.path), self.ledger
+        path, ledger = str(self.directory.shared), self.ledger
         journal = journal_for(path, self.driver, self.job.durability)
         done = np.flatnonzero(ledger.is_done)
         for ranks in np.split(done, range(_N_IN_LINE, len(done), _N_IN_LINE)):
@@ -334,6 +334,7 @@ class Session:
                 seconds=0.0,
                 peak_nbytes=0,
                 cpu_seconds=0.0,
+                output=self.directory.number,
             )
             journal.append(entry.to_dict())
 

@@ -98,6 +98,48 @@ def test_from_the_source(tmp_path):
     assert shardwrite.recover(path, source(), **LAYOUT).n_good == 16
 
 
+@pytest.mark.parametrize("gone", ["the run", "the plan", "the journal"])
+def test_a_state_of_which_a_part_is_lost(tmp_path, gone):
+    """Without its journal, a run writes all shards again, and needs no recovery."""
+    path = tmp_path / "x"
+    with pytest.raises(Stop):
+        source().to_sharded_zarr(path, **LAYOUT, **MANY_TASKS, progress=stopping(1))
+    n_there = len(objects(path))
+    if gone == "the run":
+        shutil.rmtree(seams.run_directory(path))
+    elif gone == "the plan":
+        seams.plan_file(path).unlink()
+    else:
+        for log in seams.logs_of(path):
+            log.unlink()
+    done = shardwrite.recover(path, source(), **LAYOUT)
+    assert done.result.n_resumed_shards == n_there
+    check(path)
+
+
+def test_one_of_the_arrays_of_a_run(tmp_path):
+    """All of them have lost their state, and each is recovered by a call of its own."""
+    root, names = tmp_path / "root", ["a", "b"]
+    with pytest.raises(Stop):
+        shardwrite.store(
+            [source(), source(VALUES + 1)],
+            [root, root],
+            names=names,
+            **LAYOUT,
+            **MANY_TASKS,
+            progress=stopping(6),
+        )
+    for state in [*tmp_path.glob("*.shardwrite"), *root.glob("*.shardwrite")]:
+        shutil.rmtree(state)
+    (root / "notes").write_text("mine")
+    with pytest.raises(SpecError, match="where its group should be"):
+        shardwrite.recover(root, source(), name="a", **LAYOUT)
+    (root / "notes").unlink()
+    for number, name in enumerate(names):
+        shardwrite.recover(root, source(VALUES + number), name=name, **LAYOUT)
+        check(root, VALUES + number, name=name)
+
+
 def test_without_a_source(tmp_path):
     path = tmp_path / "x"
     unpublished(path)
@@ -304,7 +346,7 @@ def test_the_wrong_run_dir(tmp_path):
             store, name="x", run_dir=tmp_path / "runs", progress=stopping(1), **LAYOUT, **MANY_TASKS
         )
     before = dict(store._store_dict)
-    with pytest.raises(JournalError, match=r"is not lost.*run_dir='.*runs'"):
+    with pytest.raises(JournalError, match=r"is not lost: it is in .*/runs/.*with the run_dir"):
         shardwrite.recover(store, source(), name="x", run_dir=tmp_path / "other", **LAYOUT)
     assert store._store_dict == before
     source().to_sharded_zarr(store, name="x", run_dir=tmp_path / "runs", **LAYOUT)
