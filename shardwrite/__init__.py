@@ -47,6 +47,7 @@ for _kind, _name, _place in (
     ("view", "card", "show.html:card_html"),
     ("view", "census", "show.page:fragment"),
     ("job", "slurm", "slurm.notes:note_job"),
+    ("job", "over", "slurm.client:over"),
     ("opener", "write strategy", "format.strategies:strategy_opener"),
     ("opener", "shard format", "format.sharding:shard_format_opener"),
     ("opener", "source", "sources.registry:source_opener"),

@@ -19,12 +19,15 @@ import proxy
 import pytest
 import seams
 import servers
+from click.testing import CliRunner
 from forks import python
 from helpers import wait_for
 
 import shardwrite
 from shardwrite import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.cli import main
 from shardwrite.journal import bucket_lease
+from shardwrite.stores.bucket import BucketStore
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
@@ -238,6 +241,26 @@ def test_a_state_that_is_lost(service, url, x, lost):
     assert shardwrite.recover(url, x, **LAYOUT).result.n_resumed_shards == n_put
     np.testing.assert_array_equal(servers.values_of(service, url), VALUES)
     assert servers.others(service, url) == KEPT
+
+
+def test_who_writes_and_when_it_was_last_heard_of(moto, program, url, monkeypatch):
+    """The age of the lease is the one that the service tells, and not that of the copy here."""
+    process = program(moto, url, pause=0.5)
+    try:
+        wait_for(lambda: any(key.startswith("c/") for key in moto.keys_of(url)))
+        monkeypatch.setattr(BucketStore, "changed_at", lambda *_: time.time() - 40)
+        (writer,) = json.loads(run_command("info", url, "--json"))["writers"]
+        assert re.search(rf", pid {process.pid}, last sign of life [4-9]\d s ago$", writer)
+    finally:
+        process.kill()
+        process.communicate()
+    assert json.loads(run_command("info", url, "--json"))["writers"] == []
+
+
+def run_command(*words):
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def test_a_state_that_is_not_lost(moto, url, x):
