@@ -70,6 +70,9 @@ _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 _RECOVER = "tests/operations/test_recover.py"
 COVERED: dict[str, str] = {
+    "was not asked: SLURM took {} s before; try again": (
+        "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
+    ),
     "goes with --source": f"{_RECOVER}::test_the_command",
     "Make the call that writes the array again": (
         f"{_RECOVER}::test_a_run_that_has_its_state_is_left_alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import dask.array as da
 import numpy as np
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
+from shardwrite.errors import SubmitError
 from shardwrite.slurm import client
 from shardwrite.slurm.notes import record_jobs
 from shardwrite.slurm.status import status
@@ -185,8 +187,15 @@ def test_squeue_that_does_not_answer(begun, squeue, monkeypatch):
     calls = squeue("exec sleep 10000")
     found = seams.status_of(path)
     assert found.n_writers == 1
-    assert found.note.startswith("unknown: squeue")
-    assert len(calls.read_text().splitlines()) == 1  # no time is left for another question
+    assert "unknown: squeue was not asked: SLURM took" in found.note
+    assert len(calls.read_text().splitlines()) == 1
+    with client.looking():
+        time.sleep(0.3)
+        with pytest.raises(SubmitError, match="was not asked"):
+            client.queue(["77"])
+    squeue('echo "77|RUNNING|None|n1|1:00"')
+    assert client.queue(["77"])[0]["state"] == "RUNNING"
+    squeue("exec sleep 10000")
     monkeypatch.setattr(client, "_answer", client._Answer())
     info = json.loads(CliRunner().invoke(main, ["info", str(path), "--json"]).output)
     (name,) = info["writers"]
