@@ -20,8 +20,11 @@ from shardwrite.host.resources import job_id
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 
-LOOK_SECONDS = 2.0
-"""Time in which somebody who looks at a run gets an answer, whatever SLURM does."""
+LOOK_SECONDS = 1.0
+"""Time for which SLURM is asked, in all, if somebody only looks at a run.
+
+An answer then comes within two seconds, whatever SLURM does.
+"""
 _deadline: ContextVar[float] = ContextVar("shardwrite_slurm_deadline", default=math.inf)
 
 
@@ -224,7 +227,8 @@ def over(ids: Sequence[str]) -> tuple[frozenset[str], str]:
         with looking():
             found, doubt = endings(ids), ""
     except SubmitError as error:
-        found, doubt = {}, f"not known whether its job goes on: {error.message}"
+        told = error.message.replace(str(error.fields["command"]), "squeue")
+        found, doubt = {}, f"not known whether its job goes on: {told}"
     gone = (number for number, (_, state) in found.items() if state in _WITHOUT_PROCESSES)
     _answer = _Answer(time.monotonic() + LOOK_SECONDS, tuple(ids), frozenset(gone), doubt)
     return _answer.over, _answer.doubt

@@ -156,7 +156,7 @@ class Status(Result):
 def status(target: Target) -> Status:
     """Progress of the run at a target, or of all runs in a group that is converted.
 
-    SLURM is asked for two seconds at most. This works after its jobs are gone, and where SLURM's
+    SLURM is asked for one second at most. This works after its jobs are gone, and where SLURM's
     commands are missing. Nothing is written.
 
     - Raises IncompleteError if nothing was begun at the target.
