@@ -167,8 +167,9 @@ def interrupt_write(path: Path) -> None:
 
 def lose_state(path: Path) -> None:
     """Shards and temporaries of a run that a kill has ended, and whose state is purged."""
-    in_child(lambda: write(path), 45)
+    in_child(lambda: write(path), 75)
     shutil.rmtree(path.with_name(f"{path.name}.shardwrite"))
+    assert any(path.rglob("*")), "it was killed before it had written anything"
 
 
 def recover(path: Path, **keywords) -> object:
