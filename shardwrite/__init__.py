@@ -47,6 +47,7 @@ for _kind, _name, _place in (
     ("view", "card", "show.html:card_html"),
     ("view", "census", "show.page:fragment"),
     ("job", "slurm", "slurm.notes:note_job"),
+    ("job", "over", "slurm.client:over"),
     ("opener", "write strategy", "format.strategies:strategy_opener"),
     ("opener", "shard format", "format.sharding:shard_format_opener"),
     ("opener", "source", "sources.registry:source_opener"),
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
     from shardwrite.operations.read import PresentChunks, from_sharded_zarr, present
+    from shardwrite.operations.recover import Recovery, recover
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
@@ -126,6 +128,7 @@ else:
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
             "shardwrite.operations.read": ("PresentChunks", "present", "from_sharded_zarr"),
+            "shardwrite.operations.recover": ("Recovery", "recover"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
@@ -200,6 +203,7 @@ __all__ = [
     "Part",
     "Plan",
     "PresentChunks",
+    "Recovery",
     "Repair",
     "Report",
     "RunReport",
@@ -236,6 +240,7 @@ __all__ = [
     "prepare",
     "prepare_conversion",
     "present",
+    "recover",
     "register_shard_format",
     "register_strategy",
     "repair",

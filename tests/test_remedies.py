@@ -68,7 +68,24 @@ _VOLUMES = "tests/operations/test_to_precomputed.py"
 _COMPARED = "tests/operations/test_repair_compare.py"
 _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
+_RECOVER = "tests/operations/test_recover.py"
 COVERED: dict[str, str] = {
+    "was not asked: SLURM took {} s before; try again": (
+        "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
+    ),
+    "goes with --source": f"{_RECOVER}::test_the_command",
+    "Make the call that writes the array again": (
+        f"{_RECOVER}::test_a_run_that_has_its_state_is_left_alone"
+    ),
+    "if all that are missing are such shards, give empty=True (--empty)": (
+        f"{_RECOVER}::test_missing_shards_are_empty_if_the_user_says_so"
+    ),
+    "look at it with verify, and mend it with repair (shardwrite repair --source)": (
+        f"{_RECOVER}::test_what_else_may_stand_there"
+    ),
+    "give it as the array was to have it, or give the source x (--source)": (
+        f"{_RECOVER}::test_what_else_may_stand_there"
+    ),
     "Nothing is given up; {}, and make this call again": (
         "tests/wings/test_wings.py::test_what_is_converted_in_its_place_is_left_alone"
     ),

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 import shardwrite
-from shardwrite.cli.common import command, engine, looking_at, open_written
+from shardwrite.cli.common import command, engine, looking_at, open_to_write, open_written
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
     SOURCE_NAMES,
@@ -21,10 +21,13 @@ from shardwrite.cli.options import (
     name_option,
     option_of,
     options_of,
+    refuse,
     source_options,
 )
 from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.values import fill_of
 from shardwrite.errors import SpecError
+from shardwrite.operations.recover import RecoverArguments
 from shardwrite.operations.repair import RepairArguments
 from shardwrite.operations.verify import (
     VerifyArguments,
@@ -34,9 +37,10 @@ from shardwrite.operations.verify import (
     verify_group,
     verify_opened,
 )
+from shardwrite.operations.write import dtype_of
 from shardwrite.place.target import resolve_place
 from shardwrite.read.stored_array import stored_at
-from shardwrite.runs.outcome import INCOMPLETE
+from shardwrite.runs.outcome import INCOMPLETE, handling_signals
 from shardwrite.show.page import html
 from shardwrite.show.png import write_png
 from shardwrite.show.terminal import terminal_picture
@@ -227,4 +231,49 @@ def repair(
         )
     echo(done.to_json() if as_json else str(done))
     if not done.is_done:
+        raise SystemExit(INCOMPLETE)
+
+
+_OF_ARRAY = ("shape", "dtype")  # which a raw file has, too
+
+
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
+@option_of(RecoverArguments, "x")
+@source_options
+@options_of(RecoverArguments)
+@dry_run_option
+@engine_options
+@json_option
+@command
+def recover(
+    array: str,
+    x: str | None,
+    dry_run: bool,
+    threads: int | None,
+    workers: int | None,
+    address: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Publish ARRAY from its shards, if the state of its run is lost.
+
+    Give the options with which the array was written. Each shard is decoded, and good ones are
+    kept. Bad and missing ones are written from --source. Without --source, give --shape and
+    --dtype; the command exits with 85 if shards are bad or missing.
+    """
+    if x is None:
+        refuse({*SOURCE_NAMES}.difference(_OF_ARRAY), "goes with --source")
+        source = {name: options.pop(name) for name in SOURCE_NAMES if name in options}
+        shape, dtype = (source[name] for name in _OF_ARRAY)
+        if options["fill_value"] is not None and dtype is not None:
+            options["fill_value"] = fill_of(options["fill_value"], dtype_of(dtype))
+        given: dict[str, Any] = {"shape": shape, "dtype": dtype}
+    else:
+        opened, identity = open_to_write(x, options)
+        given = {"x": opened, "source_id": identity}
+    with engine(threads, workers, address), handling_signals():
+        done = shardwrite.recover(array, **given, dry_run=dry_run, progress=not as_json, **options)
+    echo(done.to_json() if as_json else str(done))
+    if dry_run and (done.bad or done.n_missing):
         raise SystemExit(INCOMPLETE)

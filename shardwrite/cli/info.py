@@ -64,10 +64,7 @@ def _history(opened: Opened) -> dict[str, object]:
         "unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"
     }
     if run is not None:
-        holders = live_holders(run.shared, looking=True)
-        facts["writers"] = [
-            f"{h.process.host}, pid {h.process.pid} {h.process.job or ''}".strip() for h in holders
-        ]
+        facts["writers"] = [h.told for h in live_holders(run.shared, looking=True)]
         return facts
     dead = [other for other in beside.updates if not live_holders(other.shared, looking=True)]
     regions = [other.record.identity.region for other in dead]

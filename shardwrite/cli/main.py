@@ -20,7 +20,7 @@ _SECTIONS = {
     "Convert": ("shard", "unshard", "reshard", "adopt"),
     "Move": ("upload", "download"),
     "Change": ("update", "erase", "compact", "abandon"),
-    "Look and mend": ("info", "report", "census", "verify", "repair"),
+    "Look and mend": ("info", "report", "census", "verify", "repair", "recover"),
     "Run": ("exec", "slurm", "demo", "config", "completion"),
 }
 
@@ -147,6 +147,11 @@ for _command in (
         "precomputed",
         "write:precomputed",
         help="Write SRC as a scale of the Neuroglancer volume DST, in shards.",
+    ),
+    LateCommand(
+        "recover",
+        "checks:recover",
+        help="Publish ARRAY from its shards, if the state of its run is lost.",
     ),
     LateCommand(
         "repair",

@@ -451,7 +451,7 @@ def _may_begin(request: Request) -> bool:
 
 
 def _replaces(target: Target, intent: Intent) -> bool:
-    return target.place.is_occupied() and intent.makes_array
+    return intent.makes_array and not target.recovers and target.place.is_occupied()
 
 
 def _refuse_losing(found: RunDirectory, intent: Intent) -> None:

@@ -228,6 +228,11 @@ def begin_private(directory: Path) -> None:
                 shutil.rmtree(other, ignore_errors=True)
 
 
+def is_private(directory: Path) -> bool:
+    """Whether a directory is that of a process, for states that lie in buckets."""
+    return is_there(directory / _OWNER)
+
+
 def _is_left_over(directory: Path, me: Process) -> bool:
     """Whether a process of this user on this host has made a directory, and is gone."""
     found = _owner_of(directory)
@@ -362,16 +367,22 @@ def fetched(target: Target) -> Target:
     log = Logs(store)
     log.restore(log.state_after(found[0]), copy)
     if found[0].holder:
-        _note_holder(copy, found[0])
+        _note_holder(copy, found[0], store.changed_at(LEASE))
     return replace(target, beside=copy)
 
 
-def _note_holder(copy: Path, lease: LeaseRecord) -> None:
-    """Leave the lease of a bucket in the directories of runs, where looks at runs expect it."""
+def _note_holder(copy: Path, lease: LeaseRecord, renewed: float | None) -> None:
+    """Leave the lease of a bucket in the directories of runs, where looks at runs expect it.
+
+    - `renewed`: time at which the lease was renewed, in seconds since 1970; None if it is gone by
+      now.
+    """
     for run in runs_in(copy):
         path = run / f"lease-{lease.holder[:12]}.json"
         with as_store_error(str(path), "cannot write"):
             path.write_text(json.dumps(lease.process.to_dict()))
+            if renewed is not None:
+                os.utime(path, (renewed, renewed))
 
 
 def runs_in(beside: Path, state: str = "run-") -> list[Path]:

@@ -37,6 +37,7 @@ from shardwrite.config.table import HEARTBEAT, TTL, refused, value_of
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, tell
 from shardwrite.journal.process import Holder, Process, process_in
+from shardwrite.seams import resolve
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -250,7 +251,8 @@ def live_holders(
 
     - `looking`: whether nothing may be written there. Ages are then measured by this host's clock.
       If that clock is wrong by more than a lease's lifetime, a process on another host can be
-      reported as alive or dead by mistake. So only messages to people may depend on the result.
+      reported as alive or dead by mistake. And a process of another host is left out if its job is
+      over, as SLURM says. So only messages to people may depend on the result.
     """
     leases = work_files(run_path, "lease-", ".json", among)
     found, ahead = [], {}
@@ -271,9 +273,43 @@ def live_holders(
                 found.append(holder)
                 if age < -_ttl_of(process):
                     ahead[path] = holder
-    if ahead and not looking and len(ahead) == len(found):
+    if looking:
+        return _without_ended(found, me)
+    if ahead and len(ahead) == len(found):
         return _touched(ahead)
     return found
+
+
+def _without_ended(holders: list[Holder], me: Process) -> list[Holder]:
+    """Holders without those on other hosts whose jobs are over, as far as SLURM tells."""
+    jobs = {
+        holder.driver: job
+        for holder in holders
+        if (job := slurm_job(holder.process.job)) and not _is_near(holder.process, me)
+    }
+    if not jobs:
+        return holders
+    try:
+        over, doubt = resolve("job", "over")(sorted({*jobs.values()}))
+    except LookupError:  # nobody else knows how to ask
+        return holders
+    return [
+        replace(holder, doubt=doubt if holder.driver in jobs else "")
+        for holder in holders
+        if jobs.get(holder.driver) not in over
+    ]
+
+
+def slurm_job(job: str | None) -> str:
+    """Number of the job that a lease or a journal names; empty if it is not one of SLURM."""
+    name, _, number = (job or "").partition("=")
+    return number if name == _JOBS[0] and number.isdigit() else ""
+
+
+def _is_near(process: Process, me: Process) -> bool:
+    """Whether a process is one of this host and its container, which can be looked at."""
+    is_here = process.host == me.host and bool(me.boot)
+    return is_here and (process.boot, process.pids) == (me.boot, me.pids)
 
 
 def _touched(ahead: Mapping[Path, Holder]) -> list[Holder]:
@@ -329,7 +365,7 @@ def lives(holder: Process, me: Process, age: float) -> bool:
     if holder.host == me.host and me.boot:
         if holder.boot != me.boot and holder.machine and holder.machine == me.machine:
             return False  # the machine has started anew since then
-        if (holder.boot, holder.pids) == (me.boot, me.pids) and holder.pid is not None:
+        if _is_near(holder, me) and holder.pid is not None:
             is_running = bool(holder.started) and _started(holder.pid) == holder.started
             # A process that exists may be frozen, or may have failed to give its lease back.
             return is_running and age < _ttl_of(holder)

@@ -146,7 +146,7 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
     if told:
         raise JournalError(
             f"{told}. Give the run_dir of that run. If its state is lost, remove {MARK_NAME}, and "
-            "write the array again",
+            "write the array again, or call recover (shardwrite recover)",
             path=str(target.run_path),
         )
 

@@ -69,6 +69,20 @@ class Holder:
     process: Process  # its identity; nothing is known if the lease is torn
     driver: str  # its name in the run
     age_seconds: float  # age of its lease
+    # Why it is not known whether its job goes on; empty if it does, or nobody had to be asked
+    doubt: str = ""
+
+    @property
+    def told(self) -> str:
+        """What people are told of it: where it runs, its job, and when it was last alive."""
+        job = f" {self.process.job}" if self.process.job else ""
+        doubt = f"; {self.doubt}" if self.doubt else ""
+        return f"{self.process.host}, pid {self.process.pid}{job}, {self.last_sign}{doubt}"
+
+    @property
+    def last_sign(self) -> str:
+        """When it was last alive, in words."""
+        return f"last sign of life {max(0.0, self.age_seconds):.0f} s ago"
 
     def to_dict(self) -> dict[str, JSON]:
         """Return all that is known, as the field `holder` of an error."""

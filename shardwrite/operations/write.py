@@ -59,18 +59,8 @@ from shardwrite.place.target import (
     resolve_target,
     target_via,
 )
-from shardwrite.plan.edges import Edges
-from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
-from shardwrite.plan.partition import Partition, check_new
-from shardwrite.plan.plan import Plan
-from shardwrite.runs.array_plan import (
-    ArrayChunks,
-    naming_settings,
-    plan_array,
-    resources_of,
-    with_configured,
-)
+from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
 from shardwrite.runs.execute import execute, execute_missing, reporting
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.result import WriteResult, has_ended
@@ -591,27 +581,10 @@ def create(call: CreateArguments) -> None:
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
-    asked = options_from(call, ArrayOptions)
-    kind, engine = _dtype_of(call.dtype), active_engine()
-    array = with_configured(asked)
-    extents = _shape_of(call.shape)
-    whole = tuple((n,) for n in extents)
-    with naming_settings(asked, array):
-        shard_shape, chunk_shape, _ = resolve_shapes(
-            extents, kind.itemsize or 1, array.shards, array.chunks, whole
-        )
-        check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
-        sharded = None if array.shards is None else shard_shape
-        metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
-    edges = tuple(Edges.regular(n, max(1, n)) for n in extents)
-    plan = Plan(
-        metadata=metadata,
-        strategy=FixedOrder(),
-        source=SourceLayout(whole, 0, "nothing", is_stable=True),
-        partition=Partition(edges, edges),  # nothing is written, so nothing is cut
-        resources=resources_of(engine),
-    )
-    ledger = Ledger(metadata.grid)
+    array, engine = options_from(call, ArrayOptions), active_engine()
+    shape, dtype = shape_of(call.shape), dtype_of(call.dtype)
+    plan = plan_without_data(shape, dtype, array, FixedOrder(), engine)
+    ledger = Ledger(plan.metadata.grid)
     ledger.is_done[:] = True
     options = for_new_array(options_from(call, RunOptions))
     target = resolve_new(call.store, call.name, call.run_dir, array.format)
@@ -621,7 +594,7 @@ def create(call: CreateArguments) -> None:
             execute_missing(job, engine, lambda _: None, lambda: ledger)
 
 
-def _dtype_of(dtype: Any) -> np.dtype[Any]:
+def dtype_of(dtype: Any) -> np.dtype[Any]:
     """The argument `dtype` as a numpy dtype."""
     try:
         numpy_dtype: np.dtype[Any] = np.dtype(dtype)
@@ -635,7 +608,7 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
     return numpy_dtype
 
 
-def _shape_of(shape: Any) -> Shape:
+def shape_of(shape: Any) -> Shape:
     """The argument `shape` as a tuple of Python integers."""
     if isinstance(shape, np.ndarray) and shape.ndim:
         shape = list(shape)

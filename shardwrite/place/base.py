@@ -238,6 +238,9 @@ class Place(Protocol):
     def unknown_run(self) -> str:
         """Message about a run that makes the array, and whose state is not known here."""
 
+    def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
+        """Names of what lies there and is no shard, no temporary of one, and no state of a run."""
+
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Collection[str]:
         """List the array, and find the temporaries of drivers that are not alive.
 

@@ -256,6 +256,17 @@ class Directory(Place):
         """See :meth:`Place.unknown_run`; there is none."""
         return ""
 
+    def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
+        """See :meth:`Place.foreign`; links are foreign, too."""
+        for directory, below, leaves in walk(self.path):
+            at = Path(directory)
+            links = [name for name in below if stat.S_ISLNK(mode_of(at / name, follow=False))]
+            for leaf in [*leaves, *links]:
+                key = (at / leaf).relative_to(self.path).as_posix()
+                is_temporary = leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)
+                if not self.has_object(key) or not (is_temporary or is_shard(key)):
+                    yield key
+
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> list[str]:
         """See :meth:`Place.stale_temporaries`; links are not followed."""
         found = []

@@ -59,6 +59,7 @@ class InStore(Place):
 
     base: Store  # the store as a whole
     name: str = ""  # path of the array inside the store; empty if the store itself is the array
+    lost_run: str = ""  # run whose state is lost, so that another run may replace its mark
 
     @property
     def label(self) -> str:
@@ -341,10 +342,16 @@ class InStore(Place):
     def unknown_run(self) -> str:
         """See :meth:`Place.unknown_run`."""
         found = self._marked_by()
-        return found and (
+        if found in ("", self.lost_run):
+            return ""
+        return (
             f"run {found} writes this array, and its state is not in the given run_dir: it is "
             "unknown which shards are still to be written"
         )
+
+    def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
+        """See :meth:`Place.foreign`."""
+        return (key for key in self._keys() if key != MARK_NAME and not is_shard(key))
 
     def _keys(self) -> Iterator[str]:
         """Keys of all objects but those that hold the state of a run, and copies of bad shards."""
@@ -353,11 +360,11 @@ class InStore(Place):
 
     def _put_mark(self, run: Owner, durability: str, check: Callable[[], None]) -> None:
         found = self._marked_by()
-        if found not in ("", run.run):
+        if found not in ("", run.run, self.lost_run):
             raise JournalError(
                 f"run {found} writes {self.label}, and its state is not in this run_dir. Finish it "
                 "with the run_dir that it was begun with, or with none. If it is lost, remove "
-                f"{MARK_NAME} and what that run has written",
+                f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)",
                 path=str(run.path),
             )
         data = json.dumps({"run": run.run, "state": str(run.path.parent)}).encode()
@@ -372,11 +379,20 @@ class InStore(Place):
 
     def _marked_by(self) -> str:
         """Name of the run that has put its mark there; empty if there is no mark."""
+        return self.mark[0]
+
+    @property
+    def mark(self) -> tuple[str, str]:
+        """The run that has put its mark there, and its directory of state; empty if there is none.
+
+        The run is ``"?"``, and the directory empty, if the mark does not tell.
+        """
         data = self.read(MARK_NAME)
         try:
-            return "" if data is None else str(parse_json(data)["run"])
-        except (ValueError, LookupError, TypeError):
-            return "?"
+            found = {} if data is None else parse_json(data)
+            return ("", "") if data is None else (str(found["run"]), str(found.get("state", "")))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "?", ""
 
     def _remove_all(
         self,

@@ -85,6 +85,8 @@ class Target:
     in_store: bool = False
     # What the array lies in, if one run may write others there, too, and it is no group of Zarr
     around: Place | None = None
+    # Whether what stands there is the array's own, of a run whose state is lost
+    recovers: bool = False
 
     @property
     def label(self) -> str:
@@ -543,6 +545,8 @@ def no_bucket(label: str, directory: str) -> SpecError:
 # ---- Checks of a place: whether an array may go there, and what is in the way
 
 
+_LOST = "if a run has left it whose state is lost, call recover (shardwrite recover)"
+
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
     "v2": ("a Zarr v2 array stands there", "give another path, or remove it yourself"),
@@ -553,7 +557,7 @@ _REFUSALS = {
     "torn": ("half a zarr.json stands there", "remove it yourself, after a look"),
     "other": (
         "something that is no Zarr array stands there",
-        "give another path, or remove it yourself",
+        f"give another path, or remove it yourself; {_LOST}",
     ),
     "link": ("a symbolic link stands there", "give the path that it points to"),
 }
@@ -570,7 +574,7 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
     - `remedy_if_there`: what can be done where an array exists. Not every operation can replace it.
     """
     kind = target.place.kind()
-    if kind == "array" and mode == "w-":
+    if kind == "array" and mode == "w-" and not target.recovers:
         raise SpecError(
             "an array exists there",
             field="store",
@@ -581,10 +585,10 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
     if unknown:
         remedy = (
             "give the run_dir of that run, or another path. If its state is lost, remove "
-            f"{MARK_NAME} and what that run has written"
+            f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)"
         )
         raise SpecError(unknown, field="store", value=target.label, remedy=remedy)
-    if kind in _REFUSALS:
+    if kind in _REFUSALS and not (kind == "other" and target.recovers):
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
     if mode != "r+":
@@ -649,6 +653,8 @@ def check_surroundings(target: Target) -> None:
     place = target.place
     for group in place.nodes_above:
         kind = group.kind_for_group()
+        if kind == "other" and target.recovers and _has_no_files(group):
+            continue  # the run whose state is lost was to make the group at its end
         if kind not in ("nothing", "group", "v2 group"):
             why = (
                 "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
@@ -668,6 +674,13 @@ def check_surroundings(target: Target) -> None:
     if target.place.is_link():
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
+
+
+def _has_no_files(place: Place) -> bool:
+    """Whether nothing but directories lies in a directory itself."""
+    return isinstance(place, Directory) and all(
+        stat.S_ISDIR(mode_of(entry, follow=False)) for entry in listed(place.path)
+    )
 
 
 def check_beside(target: Target) -> None:

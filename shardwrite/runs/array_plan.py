@@ -33,7 +33,7 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box
+from shardwrite.grid import Box, Shape
 from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
@@ -233,7 +233,7 @@ def plan_array(
     - `store`: where the array will lie. If it is not known, nothing waits for it in memory.
     - Raises PlanError if the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
-    metadata, notes = new_metadata(x, array, options.strategy)
+    metadata, notes = new_metadata(x.shape, x.dtype, x.chunks, array, options.strategy)
     made = make_plan(
         metadata,
         SourceLayout(
@@ -262,18 +262,37 @@ def plan_array(
 
 
 def new_metadata(
-    x: dask.array.Array, array: ArrayOptions, strategy: Any
+    shape: Shape,
+    dtype: np.dtype[Any],
+    source_chunks: tuple[tuple[int, ...], ...],
+    array: ArrayOptions,
+    strategy: Any,
 ) -> tuple[ArrayMetadata, Sequence[str]]:
     """Metadata of a new array, and explanations of the shapes that were chosen."""
-    itemsize, given = x.dtype.itemsize or 1, array
+    itemsize, given = dtype.itemsize or 1, array
     array = _framed(with_configured(array), strategy)
     with naming_settings(given, array):
         shards, chunks, notes = resolve_shapes(
-            x.shape, itemsize, array.shards, array.chunks, x.chunks
+            shape, itemsize, array.shards, array.chunks, source_chunks
         )
-        check_new(x.shape, itemsize, shards, chunks)
+        check_new(shape, itemsize, shards, chunks)
         sharded = None if array.shards is None else shards
-        return make_metadata(x.shape, x.dtype, sharded, chunks, array), notes
+        return make_metadata(shape, dtype, sharded, chunks, array), notes
+
+
+def plan_without_data(
+    shape: Shape, dtype: np.dtype[Any], array: ArrayOptions, strategy: Strategy, engine: Engine
+) -> Plan:
+    """Plan of a new array of which nothing is written, so that nothing is cut."""
+    whole, edges = tuple((n,) for n in shape), tuple(Edges.regular(n, max(1, n)) for n in shape)
+    metadata, _ = new_metadata(shape, dtype, whole, array, strategy)
+    return Plan(
+        metadata=metadata,
+        strategy=strategy,
+        source=SourceLayout(whole, 0, "nothing", is_stable=True),
+        partition=Partition(edges, edges),
+        resources=resources_of(engine),
+    )
 
 
 def _framed(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:

@@ -191,6 +191,8 @@ def execute_missing(
     on_report: OnReport,
     look: Callable[[], Ledger],
     check: Callable[[], None] = lambda: None,
+    *,
+    keeps: bool = False,
 ) -> WriteResult:
     """Write the shards of an existing array that `look` does not find good.
 
@@ -200,6 +202,7 @@ def execute_missing(
     - `look`: called when the run has begun. It returns a ledger in which the good shards are done.
     - `check`: called after all shards are written and before the run ends. An exception from it
       keeps the run from ending.
+    - `keeps`: whether the journal gets the good shards, so that any call of the plan can go on.
     - Raises CorruptShardError if `check` raises it.
     """
     start = time.perf_counter()
@@ -207,6 +210,8 @@ def execute_missing(
         (session,) = begin([job], engine, stack)
         begun.append(session)
         session.ledger.become(look())
+        if keeps:
+            session.enter_ledger()
         session.note_resumed()
         tell_found(on_report, session.resumed_nbytes)
         compute_waves(session, engine, on_report)

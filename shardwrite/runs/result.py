@@ -522,7 +522,8 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
 
 def refuse_another(job: Job) -> None:
     """Refuse to overwrite an existing array in mode ``"w-"``."""
-    if job.options.mode != "w-" or job.target.place.kind() != "array":
+    is_new = job.options.mode == "w-" and not job.target.recovers
+    if not is_new or job.target.place.kind() != "array":
         return
     document = job.target.document_if_there
     if document is None:

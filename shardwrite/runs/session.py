@@ -33,7 +33,7 @@ from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
 from shardwrite.journal.ledger import Ledger, elements_in_shards
-from shardwrite.journal.lines import cause_of, journal_for, own_journals
+from shardwrite.journal.lines import Entry, cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, replay, sweep
 from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
@@ -199,6 +199,9 @@ def _commit(
 _N_LOOKED_AT = 16
 """About so many shards of a new array are looked at when its run ends."""
 
+_N_IN_LINE = 1000
+"""Most shards in a line of a journal that tells what was there."""
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -340,6 +343,25 @@ class Session:
         self.n_reread += report.n_reread
         self.bad.update(report.bad)
         note_committed(len(report.shards))
+
+    def enter_ledger(self) -> None:
+        """Enter all shards of the ledger that are done into the journal of this process."""
+        path, ledger = str(self.directory.shared), self.ledger
+        journal = journal_for(path, self.driver, self.job.durability)
+        done = np.flatnonzero(ledger.is_done)
+        for ranks in np.split(done, range(_N_IN_LINE, len(done), _N_IN_LINE)):
+            entry = Entry(
+                attempt=f"{self.driver}.found",
+                shards=tuple(ranks.tolist()),
+                nbytes=tuple(ledger.nbytes[ranks].tolist()),
+                index_crcs=tuple(ledger.index_crcs[ranks].tolist()),
+                n_chunks=tuple(ledger.n_chunks[ranks].tolist()),
+                seconds=0.0,
+                peak_nbytes=0,
+                cpu_seconds=0.0,
+                output=self.directory.number,
+            )
+            journal.append(entry.to_dict())
 
     def note_resumed(self, ranks: Sequence[int] | None = None) -> None:
         """Count the shards in the ledger as done before this session."""

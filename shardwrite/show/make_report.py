@@ -370,8 +370,10 @@ def report(call: RunArguments) -> RunReport:
     if run is not None:
         timeline = timeline_of(run, metadata_of(run))
         # Read after the journals: a process that has a journal here has a lease, if it lives.
-        state = "running" if live_holders(run.shared, looking=True) else "interrupted"
-        return make_report(run.target.label, run.record, timeline, state=state, now=time.time())
+        holders = live_holders(run.shared, looking=True)
+        state = "running" if holders else "interrupted"
+        made = make_report(run.target.label, run.record, timeline, state=state, now=time.time())
+        return replace(made, notes=(*made.notes, *(f"{h.told}." for h in holders)))
     receipt = read_receipt(target) if target.place.kind() == "array" else None
     report_kept = _kept(target, receipt)
     if report_kept is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardwrite.config.table import SLURM_TIMEOUT, value_of
@@ -16,6 +20,23 @@ from shardwrite.host.resources import job_id
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
 
+LOOK_SECONDS = 1.0
+"""Time for which SLURM is asked, in all, if somebody only looks at a run.
+
+An answer then comes within two seconds, whatever SLURM does.
+"""
+_deadline: ContextVar[float] = ContextVar("shardwrite_slurm_deadline", default=math.inf)
+
+
+@contextlib.contextmanager
+def looking() -> Iterator[None]:
+    """Have all commands in the block answer within `LOOK_SECONDS`, together."""
+    token = _deadline.set(min(_deadline.get(), time.monotonic() + LOOK_SECONDS))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
 
 def _run(
     command: Sequence[str], directory: Path | None = None, seconds: float | None = None
@@ -23,10 +44,16 @@ def _run(
     """Run a command and return its standard output.
 
     - Raises SubmitError if the command is not in PATH, fails, or does not answer within `seconds`,
-      by default ``shardwrite.slurm.command-timeout``.
+      by default ``shardwrite.slurm.command-timeout``, or in the time that `looking` leaves.
     """
     seconds = value_of(SLURM_TIMEOUT) if seconds is None else seconds
-    shown = shlex.join(command)
+    shown, left = shlex.join(command), _deadline.get() - time.monotonic()
+    if left <= 0:
+        raise SubmitError(
+            f"{command[0]} was not asked: SLURM took {LOOK_SECONDS:.0f} s before; try again",
+            command=shown,
+        )
+    seconds = min(seconds, left)
     try:
         done = subprocess.run(  # noqa: S603 (SLURM's own commands, and no shell)
             command,
@@ -166,6 +193,45 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
             )
             found = {**_ended(told), **found}
     return found
+
+
+_WITHOUT_PROCESSES = (
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY"),
+    *("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "PENDING"),
+)
+"""States in which no process of a job runs. A job that waits again has lost those that it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What SLURM has said of some jobs, or why it has not. Whoever asks soon again gets it, too."""
+
+    until: float = -math.inf  # time from which it is asked again, by `time.monotonic`
+    ids: tuple[str, ...] = ()
+    over: frozenset[str] = frozenset()
+    doubt: str = ""
+
+
+_answer = _Answer()
+
+
+def over(ids: Sequence[str]) -> tuple[frozenset[str], str]:
+    """Those of some jobs of which no process runs any more, as SLURM says.
+
+    - Returns: their numbers, and why nothing is known of all others; empty if SLURM has answered.
+    """
+    global _answer
+    if time.monotonic() < _answer.until and (_answer.doubt or _answer.ids == tuple(ids)):
+        return _answer.over, _answer.doubt
+    try:
+        with looking():
+            found, doubt = endings(ids), ""
+    except SubmitError as error:
+        told = error.message.replace(str(error.fields["command"]), "squeue")
+        found, doubt = {}, f"not known whether its job goes on: {told}"
+    gone = (number for number, (_, state) in found.items() if state in _WITHOUT_PROCESSES)
+    _answer = _Answer(time.monotonic() + LOOK_SECONDS, tuple(ids), frozenset(gone), doubt)
+    return _answer.over, _answer.doubt
 
 
 def _ended(text: str) -> dict[str, tuple[str, str]]:

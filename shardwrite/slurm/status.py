@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal.lease import live_holders
+from shardwrite.journal.lease import live_holders, slurm_job
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import Beside, look_beside
 from shardwrite.journal.process import Holder
@@ -23,7 +23,7 @@ from shardwrite.plan.estimate import Resources
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, human
 from shardwrite.runs.begun import plan_begun
-from shardwrite.slurm.client import as_array_indices, endings, queue
+from shardwrite.slurm.client import as_array_indices, endings, looking, queue
 from shardwrite.slurm.jobs import targets_at
 from shardwrite.slurm.notes import Submitted, submitted
 from shardwrite.stores.looking import is_there
@@ -64,7 +64,10 @@ class Status(Result):
     # Joint speed, in decoded bytes, of the processes that work now; 0 if none of them has committed
     # a shard yet
     nbytes_per_second: float = 0.0
-    n_writers: int = 0  # number of processes that hold a lease, or seem to
+    # Number of processes that hold a lease, without those of which it is known that they are gone
+    n_writers: int = 0
+    # Seconds since the last sign of life of one of these processes; None if there is none
+    last_sign_seconds: float | None = None
     # Writers slower than half the median speed, with host, pid, job and speed
     stragglers: list[str] = field(default_factory=list)
     # Causes that ended processes and jobs too early, and how often each of them did
@@ -94,6 +97,14 @@ class Status(Result):
         )
 
     @property
+    def _writers(self) -> str:
+        if not self.n_writers:
+            return "none"
+        age = self.last_sign_seconds
+        sign = "" if age is None else f"; last sign of life {age:.0f} s ago"
+        return f"{self.n_writers}, {human(self.nbytes_per_second)}/s{sign}"
+
+    @property
     def _remark(self) -> str:
         if self.is_whole:
             return ""
@@ -112,12 +123,7 @@ class Status(Result):
             ("array", f"{self.path}{self._remark}"),
             ("shards", f"{self.n_done_shards:,} of {self.n_shards:,} done ({share:.0%})"),
             ("bytes", f"{human(self.done_nbytes)} of {human(self.raw_nbytes)}, decoded"),
-            (
-                "writers",
-                f"{self.n_writers}, {human(self.nbytes_per_second)}/s"
-                if self.n_writers
-                else "none",
-            ),
+            ("writers", self._writers),
         ]
         if left:
             rows.append(
@@ -150,13 +156,18 @@ class Status(Result):
 def status(target: Target) -> Status:
     """Progress of the run at a target, or of all runs in a group that is converted.
 
-    This works after its jobs are gone, and where SLURM's commands are missing. Nothing is written.
+    SLURM is asked for one second at most. This works after its jobs are gone, and where SLURM's
+    commands are missing. Nothing is written.
 
     - Raises IncompleteError if nothing was begun at the target.
     - Raises UntrustedStateError if the state beside the array cannot be trusted, and there is no
       receipt of a finished run.
     """
-    targets = targets_at(target)
+    with looking():
+        return _status(target, targets_at(target))
+
+
+def _status(target: Target, targets: Sequence[Target]) -> Status:
     looks = [_look(each) for each in targets]
     begun = [look for look in looks if isinstance(look, _Look)]
     ids = dict.fromkeys(number for look in begun for number in look.ids)
@@ -183,13 +194,13 @@ class _Look:
     @property
     def ids(self) -> list[str]:
         """Ids of jobs that were submitted for it, or work on it."""
-        at_work = {_number(holder.process.job or "") for holder in self.holders} - {""}
+        at_work = {slurm_job(holder.process.job) for holder in self.holders} - {""}
         return [*self.known.ids, *sorted(at_work)]
 
     @property
     def cut_short(self) -> set[str]:
         """Ids of jobs whose processes have ended in the middle of a task."""
-        return {_number(history.job) for history in self.past if history.n_unended} - {""}
+        return {slurm_job(history.job) for history in self.past if history.n_unended} - {""}
 
     def status(self, told: _Told) -> Status:
         """Progress of the run."""
@@ -221,6 +232,7 @@ class _Look:
             done_nbytes=int(sizes[ledger.is_done].sum()),
             nbytes_per_second=sum(speeds.values()),
             n_writers=len(alive),
+            last_sign_seconds=min((h.age_seconds for h in self.holders), default=None),
             stragglers=[f"{who}, {human(speed)}/s" for who, speed in slow],
             failures=_failures(past, alive, states),
             n_parts=known.n_parts,
@@ -269,6 +281,9 @@ def _together(label: str, found: Sequence[Status]) -> Status:
         done_nbytes=sum(each.done_nbytes for each in found),
         nbytes_per_second=sum(each.nbytes_per_second for each in found),
         n_writers=sum(each.n_writers for each in found),
+        last_sign_seconds=min(
+            (s for each in found if (s := each.last_sign_seconds) is not None), default=None
+        ),
         stragglers=[who for each in found for who in each.stragglers],
         failures=dict(failures.most_common()),
         n_parts=n_parts,
@@ -327,7 +342,7 @@ def _failures(
     causes = Counter(cause for history in past for cause in history.failures)
     causes.update(_ENDINGS[state] for state in states.values() if state in _ENDINGS)
     for history in past:
-        state = states.get(_number(history.job), "")
+        state = states.get(slurm_job(history.job), "")
         if (
             history.n_unended
             and not history.failures
@@ -336,12 +351,6 @@ def _failures(
         ):
             causes[_PUT_BACK if state in _AT_WORK else _CUT_SHORT] += 1
     return dict(causes.most_common())
-
-
-def _number(job: str) -> str:
-    """Number of a job that a lease or a journal names; empty if it is not a SLURM job."""
-    number = job.removeprefix("SLURM_JOB_ID=")
-    return number if number.isdigit() else ""
 
 
 def _who(history: History) -> str:

@@ -434,6 +434,10 @@ class Store(Protocol):
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Keys of all visible objects below `prefix`, which is empty or ends in a slash."""
 
+    def sync(self, key: str) -> None:
+        """Make an object durable that is there; where objects are durable at once, do nothing."""
+        return
+
     def change_time(self, key: str) -> int:
         """Time at which a file was changed, replaced or renamed, in nanoseconds; 0 if it is gone.
 

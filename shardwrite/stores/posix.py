@@ -265,6 +265,16 @@ class PosixStore(Store):
         with as_store_error(key, "cannot look at"):
             return version_of(self.root / check_key(key))
 
+    def sync(self, key: str) -> None:
+        """See :meth:`Store.sync`; its name is durable, too."""
+        with as_store_error(key, "cannot sync"):
+            fd = open_plain(self.path_of(key), os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self.sync_parents([Path(self.path_of(key))], set())
+
     def change_time(self, key: str) -> int:
         """See :meth:`Store.change_time`."""
         with as_store_error(key, "cannot look at"):

@@ -141,7 +141,8 @@ class ScaleOfArray:
         """
         engine, why = active_engine(), self.stored
         if isinstance(why, StoredArray):
-            metadata, _ = new_metadata(self.array, self.options, options.strategy)
+            x = self.array
+            metadata, _ = new_metadata(x.shape, x.dtype, x.chunks, self.options, options.strategy)
             copied = plan_copies(why, metadata, engine, options, store)
             if not isinstance(copied, str):
                 chunks, plan = copied

@@ -19,12 +19,15 @@ import proxy
 import pytest
 import seams
 import servers
+from click.testing import CliRunner
 from forks import python
 from helpers import wait_for
 
 import shardwrite
 from shardwrite import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.cli import main
 from shardwrite.journal import bucket_lease
+from shardwrite.stores.bucket import BucketStore
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
@@ -217,6 +220,63 @@ def test_without_a_directory(service, url, x):
     assert shardwrite.abandon(url) == []
     shardwrite.compact(url)
     assert servers.others(service, url) == KEPT
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.parametrize("lost", ["all", "the log"])
+def test_a_state_that_is_lost(service, url, x, lost):
+    """As where a rule of the bucket removes what it takes for temporary. The mark stays."""
+    import obstore
+
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        x.to_sharded_zarr(url, progress=interrupt, memory_limit="30kB", **LAYOUT)
+    n_put = sum(key.startswith("c/") for key in service.keys_of(url))
+    assert 0 < n_put < 16
+    gone = [key for key in service.keys_of(url) if key.startswith("shardwrite-run/")]
+    if lost == "the log":
+        gone.remove(bucket_lease.LEASE)
+    obstore.delete(service.client(servers.below_bucket(url)), gone)
+    look = shardwrite.recover(url, x, dry_run=True, **LAYOUT)
+    assert (look.n_good, look.n_missing) == (n_put, 16 - n_put)
+    assert shardwrite.recover(url, x, **LAYOUT).result.n_resumed_shards == n_put
+    np.testing.assert_array_equal(servers.values_of(service, url), VALUES)
+    assert servers.others(service, url) == KEPT
+
+
+def test_who_writes_and_when_it_was_last_heard_of(moto, program, url, monkeypatch):
+    """The age of the lease is the one that the service tells, and not that of the copy here."""
+    process = program(moto, url, pause=0.5)
+    try:
+        wait_for(lambda: any(key.startswith("c/") for key in moto.keys_of(url)))
+        monkeypatch.setattr(BucketStore, "changed_at", lambda *_: time.time() - 40)
+        (writer,) = json.loads(run_command("info", url, "--json"))["writers"]
+        assert re.search(r", pid \d+, last sign of life [4-9]\d s ago$", writer)
+    finally:
+        process.kill()
+        process.communicate()
+    assert json.loads(run_command("info", url, "--json"))["writers"] == []
+
+
+def run_command(*words):
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_state_that_is_not_lost(moto, url, x):
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        x.to_sharded_zarr(url, progress=interrupt, memory_limit="30kB", **LAYOUT)
+    with pytest.raises(JournalError, match="is not lost, and it has another plan"):
+        shardwrite.recover(url, x + 1, **LAYOUT)
+    x.to_sharded_zarr(url, mode="w", restart=True, **LAYOUT)
+    with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+        (x + 1).to_sharded_zarr(url, mode="w", progress=interrupt, memory_limit="30kB", **LAYOUT)
+    store = moto.client(servers.below_bucket(url))
+    import obstore
+
+    obstore.delete(store, [key for key in moto.keys_of(url) if "shardwrite-run/" in key])
+    with pytest.raises(SpecError, match=r"'shardwrite-receipt.json', 'zarr.json', which is no"):
+        shardwrite.recover(url, x + 1, **LAYOUT)  # shards of two arrays
 
 
 @pytest.mark.long

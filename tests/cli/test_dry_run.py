@@ -71,6 +71,9 @@ def work(tmp_path, monkeypatch):
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "a.zarr", **layout)
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "bad.zarr", **layout)
     (tmp_path / "bad.zarr" / "c" / "0" / "0").write_bytes(b"torn")
+    shardwrite.to_sharded_zarr(da.from_array(x + 1, chunks=4), "lost.zarr", **layout)
+    for leaf in ("zarr.json", "shardwrite-receipt.json", "c/0/0"):
+        (tmp_path / "lost.zarr" / leaf).unlink()
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "waste.zarr", **layout)
     for _ in range(4):
         shardwrite.write_region(
@@ -112,6 +115,11 @@ CASES = {
     "compact": (["waste.zarr"], 0, "1"),
     "abandon": (["update.zarr"], 0, "0:4,0:8"),
     "verify": (["a.zarr", "--accept"], 0, ""),
+    "recover": (
+        ["lost.zarr", "--shape", "8,8", "--dtype", "f8", "--shards", 4, "--chunks", 2],
+        85,
+        "1 have no object",
+    ),
     "repair": (["bad.zarr", "--source", "x.npy"], 85, "c/0/0"),
     "shard": (["plain.zarr", "new.zarr", "--shards", 2], 0, ""),
     "unshard": (["a.zarr", "new.zarr"], 0, ""),

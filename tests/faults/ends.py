@@ -165,6 +165,27 @@ def interrupt_write(path: Path) -> None:
     in_child(lambda: source(OLD).to_sharded_zarr(path, **LAYOUT), 45)
 
 
+def lose_state(path: Path) -> None:
+    """Most shards of a run that a kill has ended, and whose state is purged."""
+    in_child(lambda: write(path, progress=lambda _: os.kill(os.getpid(), signal.SIGKILL)))
+    shutil.rmtree(path.with_name(f"{path.name}.shardwrite"))
+    shards = sorted(file for file in path.rglob("*") if file.is_file())
+    assert len(shards) > 1, "it was killed before it had written anything"
+    shards[0].unlink()
+
+
+def recover(path: Path, **keywords) -> object:
+    return shardwrite.recover(path, source(NEW), **LAYOUT, **keywords)
+
+
+def recover_or_write(path: Path) -> object:
+    """The call that writes the array, where a recovery has begun; else a recovery."""
+    try:
+        return write(path)
+    except SpecError:
+        return recover(path)
+
+
 def give_up_and_update(path: Path) -> object:
     shardwrite.abandon(path)
     return update(path)
@@ -364,6 +385,8 @@ OPERATIONS = {
     ),
     "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
     "salvage": Operation(tear, lambda path: shardwrite.repair(path, scan=True), OLD),
+    "recovery": Operation(lose_state, recover, NEW),
+    "recovery, or write": Operation(lose_state, recover_or_write, NEW),
     "stream": Operation(begin_stream, stream, NEW),
     "creation": Operation(nothing, create, np.zeros_like(OLD)),
     "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),

@@ -28,7 +28,7 @@ import seams
 SCRIPT = Path(__file__).with_name("ends.py")
 OPERATIONS = (
     *("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard"),
-    "shard and consume",
+    *("shard and consume", "recovery"),
 )
 
 
