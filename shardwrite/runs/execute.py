@@ -605,6 +605,9 @@ def bar_in_terminal(
     - `total`: number of shards, or of bytes if it `counts_nbytes`.
     """
     # Most runs show no bar, and rich takes longer to import than a small array takes to write.
+    if not sys.stderr.isatty():
+        yield None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -76,6 +76,7 @@ def check(path, wanted=VALUES, **where):
     assert not report.warnings, report
 
 
+@pytest.mark.compat
 def test_from_the_source(tmp_path):
     path = tmp_path / "x"
     lost(path)
@@ -403,6 +404,7 @@ def test_shards_are_synced_before_they_count(tmp_path, durability, monkeypatch):
     assert len(shards) == 16
 
 
+@pytest.mark.compat
 def test_the_command(tmp_path):
     path = tmp_path / "x"
     np.save(tmp_path / "x.npy", VALUES)
