@@ -485,25 +485,31 @@ class Session:
     def publish(self) -> Document | None:
         """Publish the document of the array, or change it, and return that of a new array."""
         directory, metadata = self.directory, self.job.plan.metadata
-        if directory.record.replaces:
-            self._clear()
-        listed = present_listed(metadata, self.job.target.store)
-        if self.job.makes_array:
-            return directory.publish(self.job.durability, self.driver, listed)
-        if self.job.is_update or has_manifest(metadata.document):
-            self._change_document(listed)
+        with self._publishing():
+            if directory.record.replaces:
+                self._clear()
+            listed = present_listed(metadata, self.job.target.store)
+            if self.job.makes_array:
+                return directory.publish(self.job.durability, self.driver, listed)
+            if self.job.is_update or has_manifest(metadata.document):
+                self._change_document(listed)
         return None
 
     def publish_groups(self, document: Document) -> None:
         """Publish the groups above a new array that are missing."""
         groups, level = self.job.groups, self.job.durability
-        self.directory.publish_groups(document, groups, level, self.driver)
+        with self._publishing():
+            self.directory.publish_groups(document, groups, level, self.driver)
 
     def leave(self, result: WriteResult) -> None:
         """Leave a receipt in the array, and a report if one is wanted."""
-        receipt = make_receipt(self.directory, self.job, self.ledger, result)
-        report = self._report(result.seconds) if self.job.options.keep_report else None
-        self.directory.leave(receipt, self.job.durability, self.driver, report)
+        with self._publishing():
+            receipt = make_receipt(self.directory, self.job, self.ledger, result)
+            report = self._report(result.seconds) if self.job.options.keep_report else None
+            self.directory.leave(receipt, self.job.durability, self.driver, report)
+
+    def _publishing(self) -> contextlib.AbstractContextManager[object]:
+        return as_store_error(self.job.target.label, "cannot publish")
 
     def ending(self) -> contextlib.AbstractContextManager[object]:
         """Claim to hold while `publish` and `leave` change an array that others may change, too."""
@@ -744,20 +750,18 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     """Publish the documents of arrays, then those of new groups, and leave receipts."""
     new: list[tuple[Session, Document]] = []
     for session, result in zip(sessions, results, strict=True):
-        with as_store_error(session.job.target.label, "cannot publish"), session.ending():
+        with session.ending():
             document = session.publish()
             if document is None:
                 session.leave(result)
             else:
                 new.append((session, document))
     for session, document in new:
-        with as_store_error(session.job.target.label, "cannot publish"):
-            session.publish_groups(document)
+        session.publish_groups(document)
     is_new = {id(session) for session, _ in new}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
-            with as_store_error(session.job.target.label, "cannot publish"):
-                session.leave(result)
+            session.leave(result)
 
 
 def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> None:

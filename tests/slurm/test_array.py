@@ -26,7 +26,7 @@ def started(cluster, work, job, n=4):
 
     def tell():
         writers = {
-            p.name.split("-")[1] for p in seams.state_beside(work.path).glob("run-*/journal-*")
+            p.name.split("-")[1] for p in seams.state_beside(work.path).glob("run-*/**/journal-*")
         }
         return len(writers) >= n and len(work.shards()) >= 4 * n
 
