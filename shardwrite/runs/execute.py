@@ -22,6 +22,7 @@ import contextlib
 import errno
 import itertools
 import logging
+import os
 import sys
 import time
 from collections import Counter
@@ -605,7 +606,7 @@ def bar_in_terminal(
     - `total`: number of shards, or of bytes if it `counts_nbytes`.
     """
     # Most runs show no bar, and rich takes longer to import than a small array takes to write.
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         yield None
         return
     from rich.console import Console
