@@ -69,7 +69,7 @@ def underway(cluster, work, n):
 def test_a_job_array_that_is_cancelled_and_then_killed(cluster, work, scan):
     first = submit(cluster, work, PAUSE=0.6)
     underway(cluster, work, 12)
-    assert "journal" in "".join(str(p) for p in (work.directory / "new").rglob("journal-*"))
+    assert list(work.directory.rglob("journal-*"))
     said = cluster.run("shardwrite", "slurm", "cancel", "new", cwd=work.directory).stdout
     assert first["array"] in said
     cluster.wait(first["array"])
