@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from shardwrite.codecs.documents import Document
@@ -39,7 +39,7 @@ from shardwrite.errors import IncompleteError, JournalError, RunEndedError, Spec
 from shardwrite.grid import Box, ceil_div
 from shardwrite.journal.begin import differences, same_source_remedy
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, in_one_state
 from shardwrite.operations.parts import options_of_run, result_left
 from shardwrite.operations.region import refuse_runs
 from shardwrite.options import options_from
@@ -73,7 +73,7 @@ _PUBLISHED = "it is published already"
 _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlannedParts:
     """A conversion that is cut into parts, planned."""
 
@@ -105,9 +105,17 @@ class PlannedParts:
         """Whether a group of the source is made anew."""
         return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
 
+    @cached_property
+    def targets(self) -> Mapping[str, Target]:
+        """Target of the conversion of each array, by the name of the array."""
+        dst, run_dir = self.call.dst, self.call.run_dir
+        found = [resolve_target(dst, one.name or None, run_dir) for one in self.made]
+        names = [one.name for one in self.made]
+        return dict(zip(names, in_one_state(found), strict=True))
+
     def target_of(self, one: NamedConversion) -> Target:
         """Target of the conversion of one array."""
-        return resolve_target(self.call.dst, one.name or None, self.call.run_dir)
+        return self.targets[one.name]
 
     def stretches(self) -> Iterator[tuple[NamedConversion, Stretch]]:
         """Each array, and its place among all of them."""

@@ -51,8 +51,8 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -64,11 +64,13 @@ from shardwrite.journal.bucket_log import Logs, Mirror, encode
 from shardwrite.journal.lease import lease_times, lives, this_process
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
-from shardwrite.place.target import UPDATES, Target
+from shardwrite.place.run_state import state_name
+from shardwrite.place.target import TOGETHER, UPDATES, StateInBucket, Target
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_lease import LeaseRecord
+    from shardwrite.place.objects import InStore
     from shardwrite.stores.bucket import BucketStore
 
 
@@ -338,7 +340,7 @@ def _forget(hold: _Hold) -> None:
 
 def refuse_alone(target: Target) -> None:
     """Refuse to work beside others if a call of this process works alone."""
-    if target.beside in _holds:
+    if target.holder.beside in _holds:
         raise JournalError(
             f"{target.label} is being written by another call of this process; wait for it",
             path=target.label,
@@ -347,7 +349,8 @@ def refuse_alone(target: Target) -> None:
 
 def work_on(target: Target) -> Share | None:
     """Work of this process on the state of a target, which lies in the bucket."""
-    return _holds.get(target.beside) or shares.get(target.beside)
+    directory = target.holder.beside
+    return _holds.get(directory) or shares.get(directory)
 
 
 def fetched(target: Target) -> Target:
@@ -356,19 +359,22 @@ def fetched(target: Target) -> Target:
     Its directory of run state is a copy, which nobody else sees. A process that works on the run
     has a lease there, too. Other targets are returned as they are.
     """
-    if not target.in_store or target.beside in _holds:
+    if target.state is None or target.state.directory in _holds:
         return target
-    store, copy = store_of(target), target.beside.with_name(f"look-{uuid.uuid4().hex}")
-    found = read_lease(store)
+    found = read_lease(store_of(target))
     if found is None:
+        target = located(target)
+        found = read_lease(store_of(target))
+    if found is None or target.state is None:
         return target
+    store, copy = store_of(target), target.state.directory.with_name(f"look-{uuid.uuid4().hex}")
     begin_private(copy.parent)
     copy.mkdir(parents=True)
     log = Logs(store)
     log.restore(log.state_after(found[0]), copy)
     if found[0].holder:
         _note_holder(copy, found[0], store.changed_at(LEASE))
-    return replace(target, beside=copy)
+    return target.in_directory(copy)
 
 
 def _note_holder(copy: Path, lease: LeaseRecord, renewed: float | None) -> None:
@@ -387,13 +393,60 @@ def _note_holder(copy: Path, lease: LeaseRecord, renewed: float | None) -> None:
 
 def runs_in(beside: Path, state: str = "run-") -> list[Path]:
     """Directories of all runs on an array that are in a state: by default, that go on."""
-    places = [beside, *listed(beside / UPDATES)]
+    places = [beside, beside / TOGETHER, *listed(beside / UPDATES)]
     return [run for place in places for run in listed(place, state)]
 
 
 def store_of(target: Target) -> BucketStore:
-    """Store of a target whose run state lies in its bucket."""
-    return cast("BucketStore", target.place.store)
+    """Store that the run state of a target lies in, which lies in a bucket."""
+    return cast("BucketStore", target.holder.place.store)
+
+
+# ---- Runs on several arrays, whose state lies in one of them
+
+
+def in_one_state(targets: Sequence[Target]) -> list[Target]:
+    """The same targets. New arrays of one hierarchy in a bucket have their run state in one place.
+
+    That is inside the first of them by name. So the same call finds it there again, and excludes
+    other calls that write this array. Marks keep others away from the other arrays, and say where
+    the state of their run lies.
+    """
+    by_root: dict[str, list[Target]] = {}
+    for target in targets:
+        if target.state is not None and target.home is not None:
+            by_root.setdefault(_root_of(target), []).append(target)
+    states = {root: _first_state(of_root) for root, of_root in by_root.items()}
+    return [
+        target
+        if target.state is None or target.home is None
+        else target.kept_in(states[_root_of(target)], target.name)
+        for target in targets
+    ]
+
+
+def _root_of(target: Target) -> str:
+    return state_name(cast("InStore", target.top))
+
+
+def _first_state(targets: Sequence[Target]) -> StateInBucket:
+    """State of the first array, unless these targets have their state in one place already."""
+    shared = [target for target in targets if target.is_kept_elsewhere]
+    first = min(shared or targets, key=lambda target: target.name)
+    return cast("StateInBucket", first.state)
+
+
+def located(target: Target) -> Target:
+    """The target with its run state where a run on several arrays keeps it, as its mark says."""
+    state, place = target.state, cast("InStore", target.place)
+    if state is None or target.update or target.is_kept_elsewhere:
+        return target
+    mark = place.mark
+    if not mark.keeper:
+        return target
+    keeper = place.sibling(mark.array, mark.keeper)
+    directory = state.directory.with_name(state_name(keeper))
+    return target.kept_in(StateInBucket(keeper, directory), mark.array)
 
 
 class _Hold:

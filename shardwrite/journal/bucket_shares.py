@@ -26,7 +26,6 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError
@@ -46,7 +45,7 @@ from shardwrite.journal.bucket_runs import (
 from shardwrite.journal.lease import lease_times
 from shardwrite.journal.rundir import holding
 from shardwrite.place.run_state import private_directory
-from shardwrite.place.target import Target
+from shardwrite.place.target import TOGETHER, Target
 from shardwrite.stores.looking import listed
 
 _MAX_TRIES = 8
@@ -58,24 +57,50 @@ _KEPT = ("directory", "file", "append")
 def sharing(target: Target) -> Iterator[Target]:
     """Take part in the runs on an array whose state lies in its bucket, beside other processes.
 
-    - Yields: the same array, with a directory of run state of this block. It is empty if there is
-      no run.
+    - Yields: the same array, with a directory of run state of this process. It is empty if there
+      is no run. Blocks for several arrays of one run share it.
     - Raises RunEndedError at the end, if another process has taken the lease meanwhile.
     """
-    share = _Share(target)
+    share = _entered(target)
     try:
-        share.open()
-        shares[share.target.beside] = share
         try:
             with on_leaving(share.leave):
-                yield share.target
+                yield target.in_directory(share.target.beside)
         except BaseException:
             with contextlib.suppress(ShardwriteError):  # the first error is the one to report
                 share.put()
             raise
-        share.close()
+        share.confirm() if share.n_users > 1 else share.close()
     finally:
-        share.discard()
+        _left(share)
+
+
+_turn = threading.Lock()
+
+_open: dict[Path, _Share] = {}  # by the directory of the state that a process would have alone
+
+
+def _entered(target: Target) -> _Share:
+    with _turn:
+        share = _open.get(target.holder.beside)
+        if share is None:
+            share = _Share(target)
+            try:
+                share.open()
+            except BaseException:
+                share.discard()
+                raise
+            _open[target.holder.beside] = shares[share.target.beside] = share
+        share.n_users += 1
+        return share
+
+
+def _left(share: _Share) -> None:
+    with _turn:
+        share.n_users -= 1
+        if not share.n_users:
+            _open.pop(share.given.beside, None)
+            share.discard()
 
 
 class _Share:
@@ -83,10 +108,11 @@ class _Share:
 
     def __init__(self, target: Target) -> None:
         beside = Path(private_directory(os.getpid())) / f"part-{uuid.uuid4().hex}"
-        self.target = replace(target, beside=beside, update="")
+        self.target = target.holder.in_directory(beside)
+        self.n_users = 0
         self.resumed: frozenset[str] = frozenset()
         self.is_late = False
-        self._given = replace(target, update="")
+        self.given = target.holder
         self._store, self._logs = store_of(target), Logs(store_of(target))
         self._name, self._state, self._run = uuid.uuid4().hex, "", ""
         self._mirror = Mirror(beside)
@@ -104,7 +130,7 @@ class _Share:
     def open(self) -> None:
         """Make the directory from what is in the bucket."""
         beside = self.target.beside
-        refuse_alone(self._given)
+        refuse_alone(self.given)
         begin_private(beside.parent)
         for _ in range(_MAX_TRIES):
             shutil.rmtree(beside, ignore_errors=True)
@@ -117,13 +143,14 @@ class _Share:
                 self._logs.restore(self._state, beside)
                 if not any(runs_in(beside, state) for state in _OVER):
                     break
-            with holding(self._given):
-                tidied_run(self._given)
+            with holding(self.given):
+                tidied_run(self.given)
         else:
             raise JournalError(
                 f"runs on {self.target.label} begin and end all the time", path=self.target.label
             )
-        self._run = next((run.name.removeprefix("run-") for run in listed(beside, "run-")), "")
+        runs = (run for above in (beside, beside / TOGETHER) for run in listed(above, "run-"))
+        self._run = next((run.name.removeprefix("run-") for run in runs), "")
         self._mirror.changes()
         if self._run:
             self._thread.start()

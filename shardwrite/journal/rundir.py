@@ -46,11 +46,11 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from crc32c import crc32c
 
@@ -91,6 +91,7 @@ from shardwrite.stores.removal import Proof, remove_state
 if TYPE_CHECKING:
     from shardwrite.journal.bucket_runs import Fence, Share, SharedFence
     from shardwrite.journal.lock import Claim
+    from shardwrite.place.objects import InStore
 
 _CLAIM_OF_END = "claim-end"
 """Name of the claim on changing an array's document or receipt, beside the array."""
@@ -262,7 +263,9 @@ class RunDirectory:
         if self.makes_array:
             with self._told_of_takeover():
                 self.withdraw(durability, driver, self._is_unpublished)
-                self.target.place.make_room(self, durability, replaces=self.record.replaces)
+                replaces = self.record.replaces
+                is_new = not replaces and not self.target.recovers
+                self.target.place.make_room(self, durability, replaces=replaces, is_new=is_new)
 
     def _is_unpublished(self) -> bool:
         """Whether the run has not published its array yet; an older one may stand there."""
@@ -287,6 +290,21 @@ class RunDirectory:
         """See :meth:`Owner.check_held`."""
         self._check_there("")
         ensure_held(self.target)
+
+    def check_alone(self) -> None:
+        """See :meth:`Owner.check_alone`."""
+        if not self.target.in_store or self.target.is_kept_elsewhere:
+            refuse_unfinished(self.target.place, "Finish it by the call that it was begun with")
+
+    @property
+    def keeper(self) -> Mapping[str, str]:
+        """See :attr:`Owner.keeper`."""
+        state, together = self.target.state, self.record.together
+        if state is None or together is None or not self.target.is_kept_elsewhere:
+            return {}
+        whole_name = cast("InStore", self.target.place).whole_name
+        root = whole_name.removesuffix(together.name)
+        return {"array": together.name, "keeper": state.place.whole_name.removeprefix(root)}
 
     def clear(self, keys: Collection[str]) -> None:
         """Remove what is left of an old array, but these keys; see :meth:`Place.clear`."""
@@ -598,8 +616,26 @@ def holding(*targets: Target) -> Iterator[None]:
             if target.in_store:
                 from shardwrite.journal.bucket_runs import held  # for states in buckets
 
-                stack.enter_context(held(replace(target, update="")))
+                stack.enter_context(held(target.holder))
         yield
+
+
+def in_one_state(targets: Sequence[Target]) -> list[Target]:
+    """The same targets; those of one hierarchy in a bucket have their run state in one place."""
+    if sum(target.in_store for target in targets) < 2:
+        return list(targets)
+    from shardwrite.journal import bucket_runs  # for states in buckets
+
+    return bucket_runs.in_one_state(targets)
+
+
+def located(target: Target) -> Target:
+    """The target with its run state where a run on several arrays keeps it, if one writes it."""
+    if not target.in_store:
+        return target
+    from shardwrite.journal import bucket_runs  # for states in buckets
+
+    return bucket_runs.located(target)
 
 
 def check_held(target: Target, *, makes_array: bool) -> None:

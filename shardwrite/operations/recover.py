@@ -297,10 +297,10 @@ def _recovering(target: Target) -> Target:
     """
     place = target.place
     if isinstance(place, if_loaded("shardwrite.place.objects", "InStore")):
-        (run, state), known = place.mark, find_run(target)
-        if run and (known is None or known.run != run):
-            _refuse_known(target, run, Path(state))
-            place = replace(place, lost_run=run)
+        mark, known = place.mark, find_run(target)
+        if mark.run and (known is None or known.run != mark.run):
+            _refuse_known(target, mark.run, Path(mark.state))
+            place = replace(place, lost_run=mark.run)
     return replace(target, place=place, recovers=True)
 
 

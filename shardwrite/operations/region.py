@@ -15,7 +15,7 @@ from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
-from shardwrite.journal.rundir import RunDirectory, holding, refuse_unfinished
+from shardwrite.journal.rundir import RunDirectory, holding, located, refuse_unfinished
 from shardwrite.operations.keywords import (
     EraseArguments,
     PlanRegionArguments,
@@ -229,6 +229,7 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     is_given_up = abandon_in_place(target) or abandon_of_wings(target, call.run_dir)
     if is_given_up and target.place.kind() != "array":
         return []  # otherwise something else may be left beside the array
+    target = located(target)
     with holding(target):
         whole = tidied_run(target)
         if whole is None or not whole.replaces_array:

@@ -82,6 +82,13 @@ class Owner(Protocol):
     def check_held(self) -> None:
         """Raise if another process may have ended or settled the run, without asking a service."""
 
+    def check_alone(self) -> None:
+        """Raise if another run on the array has its state in a bucket inside of the array."""
+
+    @property
+    def keeper(self) -> Mapping[str, str]:
+        """What the mark of the run says of the array that holds its state; see `Mark`."""
+
 
 class Place(Protocol):
     """Place of an array or a group."""
@@ -216,11 +223,13 @@ class Place(Protocol):
     def discard(self, leaf: str, attempt: str) -> None:
         """Remove the temporary that an attempt of `write` has left behind, if there is one."""
 
-    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
+    def make_room(self, run: Owner, durability: str, *, replaces: bool, is_new: bool) -> None:
         """Set the old array aside, or remove it, and make a place for the new one.
 
         Any number of processes of a run may do this, in any order. What the run has written is
         never taken for the old array.
+
+        - `is_new`: whether no array stood there when the run began.
         """
 
     def clear(self, run: Owner, keys: Collection[str]) -> None:

@@ -189,7 +189,14 @@ class Directory(Place):
         """See :meth:`Place.discard`."""
         discard_file(self.path / leaf, attempt)
 
-    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
+    def make_room(
+        self,
+        run: Owner,
+        durability: str,
+        *,
+        replaces: bool,
+        is_new: bool,  # noqa: ARG002
+    ) -> None:
         """See :meth:`Place.make_room`.
 
         The old array is renamed to ``replaced`` in the run's directory. That name is taken once

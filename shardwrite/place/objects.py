@@ -18,7 +18,7 @@ import errno
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
@@ -32,7 +32,7 @@ from shardwrite.place.base import (
     Place,
     names_above,
 )
-from shardwrite.stores.base import Capability, Store, Transaction, open_there
+from shardwrite.stores.base import Capability, Store, Transaction, is_plain_key, open_there
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
 from shardwrite.stores.posix import write_file
@@ -51,6 +51,18 @@ _TURN, _N_TURNS = b"\n", 64
 _NODES = (DOCUMENT, MARK_NAME, *DOCUMENTS_OF_V2)
 """What tells that a node lies there, or will."""
 _HIDEABLE = (DOCUMENT, RECEIPT_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the mark of a run says; all is empty if there is none."""
+
+    run: str = ""  # name of the run; ``"?"`` if the mark does not tell
+    state: str = ""  # directory of its state
+    # If the state lies in a bucket inside another array of the same hierarchy: paths in it of this
+    # array and of the other one
+    array: str = ""
+    keeper: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +285,7 @@ class InStore(Place):
         """See :meth:`Place.discard`."""
         self.store.discard_temporary(leaf, attempt)
 
-    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
+    def make_room(self, run: Owner, durability: str, *, replaces: bool, is_new: bool) -> None:
         """See :meth:`Place.make_room`.
 
         The directory ``replaced`` in the run's directory says that the old array is being hidden,
@@ -283,7 +295,7 @@ class InStore(Place):
         if not is_there(marked) or (replaces and not is_there(begun / "all")):
             with run.alone() as check:
                 if not is_there(marked):
-                    self._put_mark(run, durability, check)
+                    self._put_mark(run, durability, check, is_new=is_new)
                     marked.mkdir()
                 self.check_mark(run)
                 if replaces:
@@ -341,11 +353,17 @@ class InStore(Place):
 
     def unknown_run(self) -> str:
         """See :meth:`Place.unknown_run`."""
-        found = self._marked_by()
-        if found in ("", self.lost_run):
+        mark = self.mark
+        if mark.run in ("", self.lost_run):
             return ""
+        if mark.keeper:
+            return (
+                f"run {mark.run} writes this array together with others, and its state lies in "
+                f"{self.sibling(mark.array, mark.keeper).label}: make the call that writes all of "
+                "them"
+            )
         return (
-            f"run {found} writes this array, and its state is not in the given run_dir: it is "
+            f"run {mark.run} writes this array, and its state is not in the given run_dir: it is "
             "unknown which shards are still to be written"
         )
 
@@ -358,7 +376,9 @@ class InStore(Place):
         others = (STATE_PREFIX, QUARANTINE_PREFIX)
         return (key for key in self.store.list_keys() if not key.startswith(others))
 
-    def _put_mark(self, run: Owner, durability: str, check: Callable[[], None]) -> None:
+    def _put_mark(
+        self, run: Owner, durability: str, check: Callable[[], None], *, is_new: bool
+    ) -> None:
         found = self._marked_by()
         if found not in ("", run.run, self.lost_run):
             raise JournalError(
@@ -367,32 +387,51 @@ class InStore(Place):
                 f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)",
                 path=str(run.path),
             )
-        data = json.dumps({"run": run.run, "state": str(run.path.parent)}).encode()
+        facts = {"run": run.run, "state": str(run.path.parent), **run.keeper}
+        data = json.dumps(facts).encode()
         if not found and Capability.EXCLUSIVE in self.store.capabilities:
             # Of two runs that begin at once with different directories, one stops here.
             check()
             if not self.store.create_new(MARK_NAME, data):
                 self.check_mark(run)
-            return
-        attempt = f"{uuid.uuid4().hex}.0"
-        self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
+        else:
+            attempt = f"{uuid.uuid4().hex}.0"
+            self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
+        try:
+            run.check_alone()
+            if is_new and not found:
+                self._refuse_published(run)
+        except JournalError:
+            self.remove_mark(run)  # it would keep the other run from going on
+            raise
+
+    def _refuse_published(self, run: Owner) -> None:
+        """Refuse to go on if an array stands there, which is not the run's."""
+        if self.has(DOCUMENT):
+            raise JournalError(
+                f"another call has written {self.label} since the run {run.run} was begun, which "
+                "writes it, too. Make this call again with restart=True",
+                path=str(run.path),
+            )
 
     def _marked_by(self) -> str:
         """Name of the run that has put its mark there; empty if there is no mark."""
-        return self.mark[0]
+        return self.mark.run
 
     @property
-    def mark(self) -> tuple[str, str]:
-        """The run that has put its mark there, and its directory of state; empty if there is none.
-
-        The run is ``"?"``, and the directory empty, if the mark does not tell.
-        """
+    def mark(self) -> Mark:
+        """What the mark says that a run has put there."""
         data = self.read(MARK_NAME)
+        if data is None:
+            return Mark()
         try:
-            found = {} if data is None else parse_json(data)
-            return ("", "") if data is None else (str(found["run"]), str(found.get("state", "")))
+            found = parse_json(data)
+            others = {name: str(found.get(name, "")) for name in ("state", "array", "keeper")}
+            mark = Mark(str(found["run"]), **others)
         except (ValueError, LookupError, TypeError, AttributeError):
-            return "?", ""
+            return Mark("?")
+        is_whole = is_plain_key(mark.keeper) and f"/{self.whole_name}".endswith(f"/{mark.array}")
+        return mark if is_whole else replace(mark, array="", keeper="")
 
     def _remove_all(
         self,

@@ -62,6 +62,9 @@ UPDATES = "updates"
 TOGETHER = "together"
 """Name of the directory of runs that write several arrays, beside the root of their hierarchy."""
 
+_ARRAYS = "arrays"
+"""Name of the directory of these arrays, if the state of their run lies in a bucket."""
+
 COMPACTION = "compaction"
 """Name of the directory of a compaction among those of the updates."""
 # One slash is enough, since a path object makes one slash of two.
@@ -74,6 +77,14 @@ _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
+class StateInBucket:
+    """Where the run state of an array lies, if it lies in a bucket."""
+
+    place: InStore  # array that the state lies in: the first one, if one run writes several
+    directory: Path  # directory of this process for all of that state
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Place of an array, or of one update of it, and of its run state."""
 
@@ -81,8 +92,8 @@ class Target:
     # Directory of all run state of the array. It is beside the array, if that is a directory.
     beside: Path
     update: str = ""  # name of the update's directory; empty if the array is written as a whole
-    # Whether the run state lies in the array's store, and `beside` belongs to this process
-    in_store: bool = False
+    # Where the run state lies, if it lies in a bucket, and `beside` belongs to this process
+    state: StateInBucket | None = None
     # What the array lies in, if one run may write others there, too, and it is no group of Zarr
     around: Place | None = None
     # Whether what stands there is the array's own, of a run whose state is lost
@@ -111,6 +122,42 @@ class Target:
         return self.place.store
 
     @property
+    def in_store(self) -> bool:
+        """Whether the run state lies in a bucket."""
+        return self.state is not None
+
+    @property
+    def holder(self) -> Target:
+        """The array whose lease this process holds to work on the run state in a bucket."""
+        if self.state is None:
+            raise ValueError("the run state lies in a directory")
+        return Target(self.state.place, self.state.directory, state=self.state)
+
+    @property
+    def is_kept_elsewhere(self) -> bool:
+        """Whether the run state lies in a bucket inside another array."""
+        if self.state is None:
+            return False
+        return self.state.place.whole_name != cast("InStore", self.place).whole_name
+
+    def in_directory(self, directory: Path) -> Target:
+        """The target with another directory for all of the run state that lies in a bucket."""
+        if self.state is None:
+            raise ValueError("the run state lies in a directory")
+        beside = directory / self.beside.relative_to(self.state.directory)
+        return replace(self, beside=beside, state=replace(self.state, directory=directory))
+
+    def kept_in(self, state: StateInBucket, name: str) -> Target:
+        """The target whose run state lies with that of other arrays of its hierarchy.
+
+        - `name`: path of the array in the hierarchy.
+        """
+        kept = replace(self, beside=state.directory, state=state)
+        if not kept.is_kept_elsewhere:
+            return kept
+        return replace(kept, beside=state.directory / _ARRAYS / name)
+
+    @property
     def run_path(self) -> Path:
         """Directory of the run state; for an update, a directory in that of the array."""
         return self.beside / UPDATES / self.update if self.update else self.beside
@@ -119,11 +166,14 @@ class Target:
     def home(self) -> Path | None:
         """Directory for runs that write several arrays of the hierarchy; None if there is none.
 
-        It is beside the hierarchy's root, and so no reader of a group finds it there.
+        It is beside the hierarchy's root, and so no reader of a group finds it there. If the state
+        lies in a bucket, it lies inside an array, where no reader looks for one either.
         """
-        top = self._top
-        if top is None or not self.name or self.update or self.in_store:
+        top = self.top
+        if top is None or not self.name or self.update:
             return None
+        if self.state is not None:
+            return self.state.directory / TOGETHER
         if isinstance(top, Directory):
             return top.beside / TOGETHER
         from shardwrite.place.run_state import state_name
@@ -131,13 +181,14 @@ class Target:
         return self.beside.with_name(state_name(cast("InStore", top))) / TOGETHER
 
     @property
-    def _top(self) -> Place | None:
+    def top(self) -> Place | None:
+        """Root of the hierarchy that the array lies in, if it lies in one."""
         return self.place.top if self.around is None else self.around
 
     @property
     def name(self) -> str:
         """Path of the array in its hierarchy; empty if it lies in none."""
-        return "" if self._top is None else self.place.name_in(self._top)
+        return "" if self.top is None else self.place.name_in(self.top)
 
     @property
     def others(self) -> list[Target]:
@@ -192,11 +243,11 @@ class Target:
 
 def in_this_process(target: Target) -> Target:
     """The target in this process, if another one made it and its run state lies in its store."""
-    if not target.in_store:
+    if target.state is None:
         return target
     from shardwrite.place.run_state import private_directory  # for states in buckets
 
-    return replace(target, beside=Path(private_directory(os.getpid())) / target.beside.name)
+    return target.in_directory(Path(private_directory(os.getpid())) / target.state.directory.name)
 
 
 def durability_in(store: Store, given: str | None = None) -> str:
@@ -262,7 +313,8 @@ def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool 
     if run_dir is None and value_of(RUN_DIR) is None:
         run_dir = place.default_run_dir
     state = run_state_of(place, run_dir, is_read=is_read)
-    return Target(place, state.path, in_store=state.in_store)
+    in_bucket = StateInBucket(place, state.path) if state.in_store else None
+    return Target(place, state.path, state=in_bucket)
 
 
 def resolve_place(

@@ -492,7 +492,9 @@ def open_at(place: Place) -> ShardedArray:
 
 def is_being_made(place: Place) -> bool:
     """Whether a run that has not ended is to make an array at a place."""
-    return isinstance(place, Directory) and is_file(place.beside / "plan.json")
+    if isinstance(place, Directory):
+        return is_file(place.beside / "plan.json")
+    return bool(place.unknown_run())
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:

@@ -21,7 +21,7 @@ from shardwrite.journal.rundir import holding
 from shardwrite.place.target import in_this_process
 from shardwrite.runs.begin import begin
 from shardwrite.runs.execute import one_graph
-from shardwrite.runs.job import Job, NoChunks
+from shardwrite.runs.job import Job, NoChunks, in_one_state
 from shardwrite.runs.kept import accepted
 from shardwrite.runs.result import WriteResult, finished
 from shardwrite.runs.session import Session, finish_together
@@ -38,6 +38,7 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     If the state of a run lies in the bucket, the tasks write no journal, wherever they run. The one
     that ends the run takes the lease, and enters the reports of all others.
     """
+    jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
         jobs = [accepted(job) for job in jobs]
         before = tuple(finished(job) for job in jobs)

@@ -56,7 +56,7 @@ from shardwrite.journal.rundir import holding, run_at
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin
-from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.seams import resolve
@@ -87,7 +87,7 @@ def execute(
     - Raises RunEndedError if another process took over a run, and has not finished the same plan.
     - Raises WorkersLostError if workers died while they ran tasks, or the cluster was lost.
     """
-    start = time.perf_counter()
+    start, jobs = time.perf_counter(), in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
         if value_of(ACCEPT_SOURCE):
             from shardwrite.runs.kept import accepted  # for sources that a user vouches for

@@ -23,7 +23,7 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
 from shardwrite.runs.begin import Joining, begin, join
 from shardwrite.runs.execute import OnReport, compute_waves, tell_found
-from shardwrite.runs.job import Job, RunOptions
+from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.kept import accepted, check_kept
 from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.session import Session, finish_together
@@ -40,6 +40,7 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
     if stripe_count is not None:
         for job in jobs:
             _ = job.target.directory  # which refuses what is no directory, before a run begins
+    jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)), contextlib.ExitStack() as stack:
         todo = []
         for job in map(accepted, jobs):

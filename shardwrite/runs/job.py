@@ -16,7 +16,7 @@ fills.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
@@ -26,6 +26,7 @@ from dask.highlevelgraph import HighLevelGraph
 from shardwrite.checks import choice
 from shardwrite.codecs.documents import Document
 from shardwrite.grid import Box, Shape
+from shardwrite.journal import rundir
 from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
 from shardwrite.place.target import REPLACE, Target
@@ -114,6 +115,12 @@ class Job:
     def makes_array(self) -> bool:
         """Whether the job makes an array, rather than updates or repairs an existing one."""
         return self.options.mode != "r+"
+
+
+def in_one_state(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The same jobs; new arrays of one hierarchy in a bucket have their run state in one place."""
+    targets = rundir.in_one_state([job.target for job in jobs])
+    return [replace(job, target=target) for job, target in zip(jobs, targets, strict=True)]
 
 
 def intent_of(plan: Plan, mode: str) -> Intent:

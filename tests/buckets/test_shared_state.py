@@ -232,7 +232,7 @@ def test_lines_that_another_holder_did_not_read_are_put_again(moto, url, x, monk
 
     def meanwhile(_):
         shares[0].put()
-        with holding(shares[0]._given):
+        with holding(shares[0].given):
             pass
 
     with dask.config.set(scheduler="sync"):

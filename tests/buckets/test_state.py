@@ -488,7 +488,7 @@ def test_a_takeover_that_removed_everything_is_told_as_one(moto, url, x, monkeyp
     """The mark of the run is gone, but not because somebody removed it by hand."""
     import obstore
 
-    def take_over(*_):
+    def take_over(*_, **more):
         obstore.delete(moto.client(servers.below_bucket(url)), moto.keys_of(url))
 
     seams.after(monkeypatch, "mark the array as a run's", take_over)

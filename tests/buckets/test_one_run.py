@@ -1,0 +1,281 @@
+"""One run writes all new arrays of a hierarchy in a bucket: one lease, one log, inside the first
+array."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import obstore
+import proxy
+import pytest
+import seams
+import servers
+from forks import python
+
+import shardwrite
+
+VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
+SIZES = {"shards": 16, "chunks": 4, "source_id": "it 0"}
+NAMES = ["g/b", "a", "g/h/d"]
+STATE = "shardwrite-run/"
+DOCUMENTS = ["shardwrite-receipt.json", "zarr.json"]
+
+PROGRAM = """
+import sys
+import dask, dask.array as da, numpy as np
+import shardwrite
+root, mode = sys.argv[1:]
+x = da.from_array(np.arange(32 * 32, dtype="i4").reshape(32, 32), chunks=(16, 32))
+names = ["g/b", "a", "g/h/d"]
+with dask.config.set(scheduler="sync"):
+    results = shardwrite.store([x + n for n in range(3)], [root] * 3, names=names, mode=mode,
+                               shards=16, chunks=4, source_id="it 0", memory_limit="30kB")
+print(sum(result.n_resumed_shards for result in results))
+"""
+
+
+def arrays(offset=0):
+    return [da.from_array(VALUES, chunks=(16, 32)) + n + offset for n in range(len(NAMES))]
+
+
+def write(root, *, offset=0, **more):
+    with dask.config.set(scheduler="sync"):
+        how = {**SIZES, "source_id": f"it {offset}", **more}
+        return shardwrite.store(arrays(offset), [root] * len(NAMES), names=NAMES, **how)
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def begin(root, **more):
+    """A run that has written all shards, and published nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            write(root, **more)
+
+
+def check(server, root, *, offset=0):
+    """All arrays are there, and nothing else but the groups."""
+    for n, name in enumerate(NAMES):
+        values = servers.values_of(server, f"{root}/{name}")
+        np.testing.assert_array_equal(values, VALUES + n + offset)
+    keys = [key for key in server.keys_of(root) if "/c/" not in key]
+    of_arrays = [f"{name}/{document}" for name in NAMES for document in DOCUMENTS]
+    assert sorted(keys) == sorted([*of_arrays, "g/h/zarr.json", "g/zarr.json", "zarr.json"])
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+def test_there_is_one_lease_and_one_log_inside_the_first_array(service, url):
+    begin(url)
+    keys = service.keys_of(url)
+    state = [key for key in keys if STATE in key]
+    assert {key.partition(STATE)[0] for key in state} == {"a/"}
+    assert f"a/{STATE}lease.json" in state
+    assert not [key for key in keys if key.endswith("zarr.json")], "nothing is visible"
+    marks = {
+        name: json.loads(obstore_get(service, url, f"{name}/shardwrite-run.json")) for name in NAMES
+    }
+    assert len({mark["run"] for mark in marks.values()}) == 1
+    assert marks["g/b"]["keeper"] == "a"
+    results = write(url)
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4]
+    check(service, url)
+
+
+def obstore_get(server, url, key):
+    return bytes(obstore.get(server.client(servers.below_bucket(url)), key).bytes())
+
+
+def test_all_start_over_and_all_are_replaced(moto, url):
+    begin(url)
+    assert [result.n_resumed_shards for result in write(url, restart=True)] == [0, 0, 0]
+    check(moto, url)
+    begin(url, offset=5, mode="w")
+    assert [r.n_resumed_shards for r in write(url, offset=5, mode="w")] == [4, 4, 4]
+    check(moto, url, offset=5)
+
+
+def test_requests_do_not_grow_with_a_lease_for_each_array(moto_server, environment, url):
+    """What a run does with its state is done once for all arrays."""
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        write(url)
+        state = [path for method, path in faults.seen if method == "PUT" and STATE in path]
+        puts = [path for path in state if "/probes/" not in path]
+        assert puts
+        assert all("/a/" in path for path in puts), puts
+    check(moto_server, url)
+
+
+def test_another_call_for_one_of_them_is_refused_or_joins(moto, url):
+    begin(url)
+    x = da.from_array(VALUES, chunks=(16, 32))
+    with pytest.raises(shardwrite.SpecError, match="together with others, and its state lies in"):
+        x.to_sharded_zarr(url, name="g/b", **SIZES)
+    # the first array holds the state, and so its call finds the run
+    result = (x + 1).to_sharded_zarr(url, name="a", **SIZES)
+    assert result.n_resumed_shards == 4
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/a"), VALUES + 1)
+    write(url)
+    check(moto, url)
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_a_call_of_its_own_that_came_first(moto, url, is_published):
+    """A run on several arrays finds that another call writes one of them, or has written it."""
+    x = da.from_array(VALUES, chunks=(16, 32)) + 7
+    begun = {}
+
+    def meanwhile(*_, **more):
+        if not begun:
+            begun["yes"] = True
+            if is_published:
+                x.to_sharded_zarr(url, name="g/b", **{**SIZES, "source_id": "own"})
+            else:
+                with pytest.MonkeyPatch.context() as patch:
+                    seams.before(patch, "look for missing shards", stop)
+                    with pytest.raises(KeyboardInterrupt):
+                        x.to_sharded_zarr(url, name="g/b", **{**SIZES, "source_id": "own"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "mark the array as a run's", meanwhile)
+        with pytest.raises(shardwrite.JournalError, match=r"another call has written|writes .*g/b"):
+            write(url)
+    if not is_published:  # it goes on
+        x.to_sharded_zarr(url, name="g/b", **{**SIZES, "source_id": "own"})
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
+    with pytest.raises(shardwrite.ShardwriteError):
+        write(url)
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
+
+
+def test_an_unfinished_update_of_one_of_them_goes_first(moto, url):
+    """Its state lies inside its array, where the run on all arrays looks for it."""
+    write(url)
+    y = da.zeros((16, 16), chunks=16, dtype="i4")
+    update = {"region": np.s_[:16, :16], "source_id": "y", "name": "g/h/d"}
+    with pytest.raises(KeyboardInterrupt), dask.config.set(scheduler="sync"):
+        y.to_sharded_zarr(url, progress=stop, **update)
+    with pytest.raises(shardwrite.JournalError, match="keeps its state in the bucket"):
+        write(url, offset=5, mode="w")
+    y.to_sharded_zarr(url, **update)
+    write(url, offset=5, mode="w")
+    check(moto, url, offset=5)
+
+
+def test_what_commands_tell_of_each_array(moto, url):
+    begin(url)
+    for name in NAMES:
+        with pytest.raises(shardwrite.SpecError, match="has not ended"):
+            shardwrite.abandon(f"{url}", name=name)
+        found = seams.status_of(url, name)
+        assert (found.n_done_shards, found.n_shards) == (4, 4)
+    write(url)
+    check(moto, url)
+
+
+def test_what_replaces_them_is_given_up(moto, url):
+    write(url)
+    begin(url, offset=5, mode="w")
+    with pytest.raises(shardwrite.JournalError, match="nothing can be put back"):
+        shardwrite.abandon(url, name="g/b")
+    write(url, offset=5, mode="w", restart=True)
+    check(moto, url, offset=5)
+
+
+def test_a_delayed_run(moto, url):
+    with dask.config.set(scheduler="sync"):
+        rest = shardwrite.store(arrays(), [url] * 3, names=NAMES, compute=False, **SIZES)
+        assert {k.partition(STATE)[0] for k in moto.keys_of(url) if STATE in k} == {"a/"}
+        dask.compute(rest)
+    check(moto, url)
+
+
+def test_a_hierarchy_is_converted_in_parts(moto, url, tmp_path, monkeypatch):
+    import zarr
+
+    group = zarr.open_group(tmp_path / "in.zarr", mode="w")
+    for n, name in enumerate(NAMES):
+        group.create_array(name, data=VALUES + n, chunks=(8, 8))
+    how = {"shards": 2}
+    shardwrite.prepare_conversion(tmp_path / "in.zarr", url, **how)
+    assert {k.partition(STATE)[0] for k in moto.keys_of(url) if STATE in k} == {"a/"}
+    read = []
+    seams.before(monkeypatch, "make the state of a run again", lambda *_: read.append(1))
+    shardwrite.convert_part(tmp_path / "in.zarr", url, 0, 2, **how)
+    assert len(read) == 1, "once for all arrays"
+    with pytest.raises(shardwrite.IncompleteError):
+        shardwrite.finalize_conversion(tmp_path / "in.zarr", url, n_parts=2, **how)
+    shardwrite.convert_part(tmp_path / "in.zarr", url, 1, 2, **how)
+    shardwrite.finalize_conversion(tmp_path / "in.zarr", url, n_parts=2, **how)
+    check(moto, url)
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Starts the call in a process of its own, with a temporary directory that it alone sees."""
+    machines = iter(range(99))
+
+    def start(server, url, mode):
+        machine = tmp_path / f"machine-{next(machines)}"
+        machine.mkdir()
+        return subprocess.Popen(
+            [*python(), "-c", PROGRAM, url, mode],
+            env={**os.environ, **server.environment, "TMPDIR": str(machine)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("mode", ["w-", pytest.param("w", marks=pytest.mark.long)])
+@pytest.mark.parametrize("fault", ["before", "lost"])
+@pytest.mark.parametrize("number", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (9, 17))])
+def test_killed_at_requests_that_change_something(moto_server, program, url, mode, fault, number):
+    if mode == "w":
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in moto_server.environment.items():
+                patch.setenv(name, value)
+            write(url, offset=9)
+    seen, process = [], None
+
+    def plan(method, path, _):
+        if method in ("PUT", "POST", "DELETE") and "/c/" not in path:
+            seen.append(path)
+            if len(seen) == number + 1:
+                if fault == "before":
+                    os.kill(process.pid, signal.SIGKILL)
+                return fault
+            if len(seen) > number + 1:
+                return "before"
+        return None
+
+    def kill_late():
+        while len(seen) <= number and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        process.kill()
+
+    with proxy.before(moto_server, plan) as (between, _):
+        process = program(between, url, mode)
+        waiting = threading.Thread(target=kill_late)
+        waiting.start()
+        process.communicate(timeout=200)
+        waiting.join()
+    assert len(seen) > number
+    again = program(moto_server, url, mode)
+    _, trouble = again.communicate(timeout=200)
+    assert again.returncode == 0, trouble
+    check(moto_server, url)
