@@ -569,6 +569,7 @@ STEPS = {
     "remove the state of a run": "journal.takeover:remove_state",
     "give the kept room": "journal.takeover:give_room",
     "clear what an append wrote": "journal.takeover:clear_beyond",
+    "check a compaction": "operations.compact:_compacted",
     # a conversion
     "convert arrays": "convert.arrays:execute",
     "begin in place": "convert.swap:InPlace.begun",
@@ -613,12 +614,14 @@ def replace_step(patch: Any, name: str, function: Callable[..., Any]) -> None:
     put(*step(name), function)
 
 
-def before(patch: Any, name: str, action: Callable[..., Any]) -> None:
+def before(patch: Any, name: str, action: Callable[..., Any], *, once: bool = False) -> None:
     """Call an action with the arguments of each call of a step, first; what it raises ends that
-    call."""
+    call. With `once`, only before the next call."""
     original = real(name)
 
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if once:
+            replace_step(patch, name, original)
         action(*arguments, **keywords)
         return original(*arguments, **keywords)
 

@@ -1586,18 +1586,13 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
     update(path, strategy=AppendOnly())
-    real = shardwrite.operations.compact.execute_missing
 
-    def spoiled(*arguments):
-        def check(*facts):
-            other = tmp_path / "other"
-            da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
-            shutil.copy(other / "c/0/0", path / "c/0/0")
-            return arguments[-1](*facts)
+    def spoil(*_):
+        other = tmp_path / "other"
+        da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
+        shutil.copy(other / "c/0/0", path / "c/0/0")
 
-        return real(*arguments[:-1], check)
-
-    monkeypatch.setattr(shardwrite.operations.compact, "execute_missing", spoiled)
+    seams.before(monkeypatch, "check a compaction", spoil)
     remedy = 'write it again from its source with mode="w" and restart=True'
     refused(remedy, CorruptShardError, lambda: shardwrite.compact(path, above=0))
     write(path, 1, mode="w", restart=True)

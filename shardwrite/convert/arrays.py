@@ -28,7 +28,6 @@ from shardwrite.convert.run import (
     ArrayConversion,
     ConversionOptions,
     convert_array,
-    execute_settled,
 )
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, SpecError
@@ -48,9 +47,10 @@ from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.inspection import survey
 from shardwrite.read.signatures import signature_at
 from shardwrite.read.stored_array import StoredArray
-from shardwrite.runs.execute import execute, reporting
+from shardwrite.runs.execute import OnReport, Run, execute, reporting
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
+from shardwrite.runs.result import WriteResult
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error
@@ -561,7 +561,7 @@ def convert_all(
         else:  # groups come first, so that what is there can be opened
             make_groups(groups, call.run.durability)
             done = [
-                execute_settled(job, engine, on_report, is_settled)
+                _write_settled(job, engine, on_report, is_settled)
                 for job, is_settled in zip(jobs, growing, strict=True)
                 if is_settled is not None
             ]
@@ -582,6 +582,15 @@ def convert_all(
         planned = [(one.name, one.planned) for one in made]
         consolidate(tree, is_wanted, planned, dst, call.run.durability)
     return tuple(arrays)
+
+
+def _write_settled(
+    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
+) -> tuple[WriteResult, int]:
+    """Write some shards of an array; the result, and the number of those that are left."""
+    with Run.open([job], engine, on_report) as run:
+        (result,) = run.execute(select=is_settled)
+        return result, sum(len(session.ledger.missing) for session in run.sessions)
 
 
 def _settled(one: NamedConversion, axis: int | str | None) -> npt.NDArray[np.bool_] | None:

@@ -40,7 +40,7 @@ from shardwrite.grid import Box, ceil_div
 from shardwrite.journal.begin import differences, same_source_remedy
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory, in_one_state
-from shardwrite.operations.parts import options_of_run, result_left
+from shardwrite.operations.parts import result_left
 from shardwrite.operations.region import refuse_runs
 from shardwrite.options import options_from
 from shardwrite.place.base import Place
@@ -51,10 +51,8 @@ from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import OnReport, reporting
+from shardwrite.runs.execute import OnReport, Run, reporting
 from shardwrite.runs.in_parts import (
-    execute_parts,
-    finish_all,
     prepare_jobs,
     refuse_missing,
     refuse_unwritten,
@@ -65,7 +63,6 @@ from shardwrite.runs.in_parts import (
 from shardwrite.runs.job import Job, NoChunks
 from shardwrite.runs.kept import accepts_source, as_begun, check_kept
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.session import Session
 from shardwrite.volumes.source import open_tree
 
 _MAX_NAMED, _MAX_MISSING = 8, 1000
@@ -297,7 +294,7 @@ def _convert(
     """Convert what a part has of each array. Arrays of which it has nothing are not looked at."""
     arrays = [(one, among) for one, among in parts.stretches() if among.may_have(*which)]
     done: dict[str, ConvertedArray] = {}
-    begun: list[tuple[NamedConversion, tuple[Job, RunDirectory, Part]]] = []
+    begun: list[tuple[NamedConversion, Job]] = []
     ended: RunEndedError | None = None
 
     def skip(one: NamedConversion) -> None:
@@ -319,16 +316,17 @@ def _convert(
                 if part.groups:
                     if one.planned.passage is None:
                         plan.check_fits()
-                    job = Job(one.planned.chunks, plan, run.target, options_of_run(run))
-                    begun.append((one, (job, run, part)))
-            results = execute_parts([own for _, own in begun], engine, on_report)
+                    begun.append((one, Job.of_run(run, one.planned.chunks, plan, part)))
+            jobs = [job for _, job in begun]
+            with Run.open(jobs, engine, on_report, "part") as own:
+                results = own.execute()
     except RunEndedError as error:
         ended = error
         for one, _ in begun:
             skip(one)
     else:
-        for (one, (job, _, part)), result in zip(begun, results, strict=True):
-            n_odd = _n_encoded_at_edges(one, part)
+        for (one, job), result in zip(begun, results, strict=True):
+            n_odd = 0 if job.part is None else _n_encoded_at_edges(one, job.part)
             done[one.name] = _converted(one, job.target, result, n_odd)
     return [done[one.name] for one, _ in arrays if one.name in done]
 
@@ -355,8 +353,9 @@ class _Ending:
             with runs_on(self.targets, self._check_written) as runs:
                 ended = [n for n in range(len(self.targets)) if n not in runs]
 
-                def check(sessions: Sequence[Session]) -> None:
-                    for number, session in zip(runs, sessions, strict=True):
+                jobs = [self._job(number, run) for number, run in runs.items()]
+                with Run.open(jobs, self.engine, mode="end") as joined:
+                    for number, session in zip(runs, joined.sessions, strict=True):
                         with self._collecting(number):
                             among = self.arrays[number][1]
                             refuse_missing(session.job, session.ledger, self.n_parts, among)
@@ -364,16 +363,14 @@ class _Ending:
                         with self._collecting(number):
                             results[number] = self._left(number)
                     self._refuse()
-
-                jobs = [(self._job(number, run), run) for number, run in runs.items()]
-                results |= dict(zip(runs, finish_all(jobs, self.engine, check), strict=True))
+                    results |= dict(zip(runs, joined.finish(), strict=True))
         except RunEndedError as error:
             results = {n: self._left(n, error) for n in range(len(self.targets))}
         return [result for _, result in sorted(results.items())]
 
     def _job(self, number: int, run: RunDirectory) -> Job:
         plan = _plan_of(self.arrays[number][0], run, self.engine, self.parts.call)
-        return Job(NoChunks(), plan, run.target, options_of_run(run), self.groups)
+        return Job.of_run(run, NoChunks(), plan, groups=self.groups)
 
     def _check_written(self, runs: Mapping[int, RunDirectory]) -> None:
         for number, run in runs.items():

@@ -50,7 +50,6 @@ import numpy.typing as npt
 from dask.task_spec import Task
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.convert.run import execute_watched
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.node import (
@@ -76,10 +75,9 @@ from shardwrite.read.stored_array import StoredArray, check_names
 from shardwrite.read.stored_shard import open_shard, read_again
 from shardwrite.records import Record, always
 from shardwrite.runs.array_plan import by_groups, resources_of
-from shardwrite.runs.execute import OnReport
+from shardwrite.runs.execute import OnReport, Run
 from shardwrite.runs.job import Job, Key, TaskBox
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.session import Session
 from shardwrite.runs.stored_chunks import EncodedChunks, check_nothing_lost
 from shardwrite.stores.base import COPIED_NBYTES, Capability, ObjectReader, Transaction, require
 from shardwrite.stores.directories import fsync_directory, make_directories, walk
@@ -639,15 +637,14 @@ def execute_consuming(
     job: Job, engine: Engine, on_report: OnReport, consumer: Consumer
 ) -> WriteResult:
     """Write an array, and consume what it is made of."""
-
-    def begun(session: Session) -> None:
-        n_before = session.ledger.n_done
-        consumer.begin(session.ledger, session.directory, deep=job.options.recheck)
-        if session.ledger.n_done != n_before:
-            session.note_resumed()
-
-    result, is_new = execute_watched(job, engine, on_report, begun, consumer.took)
-    if not is_new:
+    with Run.open([job], engine, on_report) as run:
+        for session in run.sessions:  # none if the job was finished before
+            n_before = session.ledger.n_done
+            consumer.begin(session.ledger, session.directory, deep=job.options.recheck)
+            if session.ledger.n_done != n_before:
+                session.note_resumed()
+        (result,) = run.execute(on_commit=consumer.took)
+    if not run.sessions:
         array = ShardedArray(job.plan.metadata, job.target.store)
         ledger = Ledger(job.plan.metadata.grid)
         ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)

@@ -5,10 +5,8 @@ A chunk that holds only the fill value is stored if the array stores one there.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +27,6 @@ from shardwrite.format.node import check_manifest
 from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, Sized
-from shardwrite.journal.rundir import holding
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
@@ -47,99 +44,10 @@ from shardwrite.runs.array_plan import (
     waiting,
     waves_reruns,
 )
-from shardwrite.runs.begin import begin
-from shardwrite.runs.execute import OnReport, compute_waves, explaining, finished_before, tell_found
-from shardwrite.runs.job import ChunkSource, Job, Key, TaskBox
-from shardwrite.runs.kept import accepted
-from shardwrite.runs.result import WriteResult
-from shardwrite.runs.session import Session
+from shardwrite.runs.job import ChunkSource, Key, TaskBox
 from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
 from shardwrite.stores.base import Capability, Store, require
-from shardwrite.write.context import GroupReport
 from shardwrite.write.copying import TWICE, Check
-
-# ---- Runs that another step watches, or that write only some shards for now
-
-
-def execute_watched(
-    job: Job,
-    engine: Engine,
-    on_report: OnReport,
-    on_begun: Callable[[Session], None],
-    on_entered: OnReport,
-) -> tuple[WriteResult, bool]:
-    """Write an array, and say when the run has begun, and what is in its ledger.
-
-    - `on_begun`: called with the session before the first task. It may enter shards into the
-      ledger.
-    - `on_entered`: called with the report of each group before `on_report` is.
-    - Returns: False if the job was finished before.
-    """
-    with holding(job.target):
-        job = accepted(job)
-        result = finished_before(job, engine, on_report)
-        if result is not None:
-            return result, False
-        return _watched(job, engine, on_report, on_begun, on_entered), True
-
-
-def _watched(
-    job: Job,
-    engine: Engine,
-    on_report: OnReport,
-    on_begun: Callable[[Session], None],
-    on_entered: OnReport,
-) -> WriteResult:
-    """See `execute_watched`, for a job that was not finished before."""
-    start = time.perf_counter()
-    with contextlib.ExitStack() as stack, explaining([job]) as begun:
-        (session,) = begin([job], engine, stack)
-        begun.append(session)
-        on_begun(session)
-        tell_found(on_report, session.resumed_nbytes)
-
-        def entered(report: GroupReport) -> None:
-            on_entered(report)
-            on_report(report)
-
-        compute_waves(session, engine, entered)
-        session.n_retried = sum(session.name in key[0] for key in engine.retried)
-        return session.finish(time.perf_counter() - start)
-
-
-def execute_settled(
-    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
-) -> tuple[WriteResult, int]:
-    """Write only some shards of an array, and end the run if no other is left.
-
-    - `is_settled`: bool, shape (n_shards,). Whether a shard is to be written now.
-    """
-    with holding(job.target):
-        job = accepted(job)
-        result = finished_before(job, engine, on_report)
-        return (result, 0) if result is not None else _settled(job, engine, on_report, is_settled)
-
-
-def _settled(
-    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
-) -> tuple[WriteResult, int]:
-    """See `execute_settled`, for a job that was not finished before."""
-    start = time.perf_counter()
-    with contextlib.ExitStack() as stack, explaining([job]) as begun:
-        (session,) = begin([job], engine, stack)
-        begun.append(session)
-        tell_found(on_report, session.resumed_nbytes)
-        left = np.flatnonzero(~is_settled & ~session.ledger.is_done)
-        session.ledger.is_done[left] = True  # for the graph only, and not in the journal
-        try:
-            compute_waves(session, engine, on_report)
-        finally:
-            session.ledger.is_done[left] = False
-        if len(left):
-            session.refuse_bad()
-            return session.result(time.perf_counter() - start), len(left)
-        return session.finish(time.perf_counter() - start), 0
-
 
 # ---- Re-encoded chunks as a source
 

@@ -13,12 +13,11 @@ import numpy.typing as npt
 from shardwrite.checks import share
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
-from shardwrite.errors import CorruptShardError, SpecError, printable
+from shardwrite.errors import CorruptShardError, RunEndedError, SpecError, printable
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import look_beside, refuse_overlapping_runs
 from shardwrite.journal.rundir import holding
 from shardwrite.operations.keywords import ProgressKeywords, UpdateKeywords
@@ -41,8 +40,9 @@ from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.read.signatures import signature_at
 from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import resources_of
-from shardwrite.runs.execute import execute_missing, reporting
+from shardwrite.runs.execute import Run, reporting
 from shardwrite.runs.job import Job, RunOptions, intent_of
+from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.old_shards import shards_at_ends
 from shardwrite.runs.stored_chunks import StoredChunks
 
@@ -200,38 +200,29 @@ def compact(call: CompactArguments) -> Compaction:
         refuse_overlapping_runs(job.target, intent_of(plan, "r+"), restart=restart)
         before, wasteful = looked_at(target, array, above)
 
-        def look() -> Ledger:
-            nonlocal before, wasteful
-            before, wasteful = looked_at(target, array, above)
-            ledger = Ledger(metadata.grid)
-            ledger.is_done[~wasteful] = True
-            ledger.nbytes[:], ledger.n_chunks[:], ledger.index_crcs[:] = (
-                before.stored_nbytes,
-                before.n_chunks,
-                before.index_crcs,
-            )
-            return ledger
-
-        after = ShardTable.empty(before.ranks[wasteful])
-
-        def check() -> None:
-            nonlocal after
-            after = _inspected(target, array, before.ranks[wasteful])
-            for facts in ("used_nbytes", "n_chunks"):
-                if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
-                    remedy = 'write it again from its source with mode="w" and restart=True'
-                    raise CorruptShardError(
-                        f"{target.label} is not what it was: {facts} differ; {remedy}"
-                    )
-
-        seconds = 0.0
+        after, seconds = ShardTable.empty(before.ranks[wasteful]), 0.0
         # An interrupted compaction must be ended, even if no shard is left to rewrite.
         if wasteful.any() or tidied_run(job.target) is not None:
-            with reporting(
-                call.progress,
-                int(wasteful.sum()) * metadata.shard_nbytes,
-            ) as on_report:
-                seconds = execute_missing(job, engine, on_report, look, check).seconds
+            nbytes = int(wasteful.sum()) * metadata.shard_nbytes
+            with (
+                reporting(call.progress, nbytes) as on_report,
+                Run.open([job], engine, on_report, "again") as run,
+            ):
+                before, wasteful = looked_at(target, array, above)
+                good = ledger_of(array, before)
+                good.forget(np.flatnonzero(wasteful).tolist())
+                run.session.resume_from(good)
+                run.execute(publish=False)
+                directory = run.session.directory
+                try:
+                    after = _compacted(target, array, before, wasteful)
+                except CorruptShardError as error:
+                    if directory.has_ended:
+                        raise RunEndedError(
+                            "another run has taken this one's place", path=str(directory.path)
+                        ) from error
+                    raise
+                seconds = run.finish()[0].seconds
     stay = ~wasteful
     return Compaction(
         path=target.label,
@@ -269,6 +260,20 @@ def looked_at(
                 "array of plain shards, call shardwrite.reshard (shardwrite reshard)",
             )
     return table, wasteful
+
+
+def _compacted(
+    target: Target, array: ShardedArray, before: ShardTable, wasteful: npt.NDArray[np.bool_]
+) -> ShardTable:
+    """Facts about the shards that were rewritten, after a check that they hold what they held."""
+    after = _inspected(target, array, before.ranks[wasteful])
+    for facts in ("used_nbytes", "n_chunks"):
+        if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
+            raise CorruptShardError(
+                f"{target.label} is not what it was: {facts} differ; write it again from its "
+                'source with mode="w" and restart=True'
+            )
+    return after
 
 
 def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:

@@ -8,7 +8,6 @@ this plan and on the number of parts, not on the machines that write them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -49,19 +48,13 @@ from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import reporting
-from shardwrite.runs.in_parts import (
-    execute_part,
-    finish_parts,
-    options_of_run,
-    refuse_unwritten,
-    run_on,
-)
+from shardwrite.runs.execute import Run, reporting
+from shardwrite.runs.in_parts import refuse_missing, refuse_unwritten, run_on
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
 from shardwrite.runs.result import WriteResult, result_from_receipt
 
-__all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
+__all__ = ["finalize", "prepare", "working_on", "write_part"]
 
 _Done = TypeVar("_Done")
 
@@ -228,10 +221,14 @@ def write_part(call: PartArguments) -> WriteResult:
         if in_own_way is not None:
             return in_own_way.write(Share(source, index, count), call.progress)
         chunks, plan = source.planned(run, resources_of(engine, limit))
-        job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(index, count)
+        part = plan.part(index, count)
+        job = Job.of_run(run, chunks, plan, part)
         check_fits(job)
-        with reporting(call.progress, part.raw_nbytes) as on_report:
-            return execute_part(job, run, part, engine, on_report)
+        with (
+            reporting(call.progress, part.raw_nbytes) as on_report,
+            Run.open([job], engine, on_report, "part") as joined,
+        ):
+            return joined.execute()[0]
 
     return working_on(
         target, write, lambda receipt: own is None or own.is_named(receipt.identity.source)
@@ -298,15 +295,16 @@ def finalize(call: FinalizeArguments) -> WriteResult:
     engine = LocalEngine("threads")
 
     def job_of(run: RunDirectory) -> Job:
-        options = replace(options_of_run(run), keep_report=call.keep_report)
         plan = plan_begun(run, resources_of(engine))
-        return Job(NoChunks(), plan, run.target, options)
+        return Job.of_run(run, NoChunks(), plan, keep_report=call.keep_report)
 
     def finish(run: RunDirectory) -> WriteResult:
         own = run_in_parts(run, engine, call.run_dir)
         if own is None:
             trusts = call.trust_journals
-            return finish_parts(job_of(run), run, engine, n_parts, trusts_journals=trusts)
+            with Run.open([job_of(run)], engine, mode="end", trusts_journals=trusts) as joined:
+                refuse_missing(joined.session.job, joined.session.ledger, n_parts)
+                return joined.finish()[0]
         result = own.finish(n_parts, call.progress, keep_report=call.keep_report)
         return counted_at(target, result)
 

@@ -27,7 +27,7 @@ from shardwrite.read.array import open_at
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import ArrayChunks, identity_of, plan_into, waiting
 from shardwrite.runs.begun import plan_begun, source_begun
-from shardwrite.runs.execute import execute_missing, reporting
+from shardwrite.runs.execute import Run, reporting
 from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import ChunkSource, Job, RunOptions
 from shardwrite.runs.kept import accepts_source
@@ -232,8 +232,12 @@ class ArraySteps:
         identity = bad.identity_prefix + plan.source.identity
         plan = replace(plan, source=replace(plan.source, identity=identity))
         job = Job(ArrayChunks(x), plan, bad.target, options.run)
-        with reporting(options.progress, plan.raw_nbytes) as on_report:
-            return execute_missing(job, engine, on_report, bad.look)
+        with (
+            reporting(options.progress, plan.raw_nbytes) as on_report,
+            Run.open([job], engine, on_report, "again") as run,
+        ):
+            run.session.resume_from(bad.look())
+            return run.execute()[0]
 
     def end_repair(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
         """Remove what a repair has left all of whose shards are good."""

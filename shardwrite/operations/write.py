@@ -30,7 +30,6 @@ from shardwrite.format.node import LIST, has_manifest
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape, Sized
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.rundir import holding
 from shardwrite.operations.keywords import (
     RegionArguments,
@@ -61,7 +60,7 @@ from shardwrite.place.target import (
 )
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
-from shardwrite.runs.execute import execute, execute_missing, reporting
+from shardwrite.runs.execute import Run, execute, reporting
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.result import WriteResult, has_ended
 from shardwrite.runs.source_array import as_source_array
@@ -584,14 +583,15 @@ def create(call: CreateArguments) -> None:
     array, engine = options_from(call, ArrayOptions), active_engine()
     shape, dtype = shape_of(call.shape), dtype_of(call.dtype)
     plan = plan_without_data(shape, dtype, array, FixedOrder(), engine)
-    ledger = Ledger(plan.metadata.grid)
-    ledger.is_done[:] = True
     options = for_new_array(options_from(call, RunOptions))
     target = resolve_new(call.store, call.name, call.run_dir, array.format)
     job = Job(NoChunks(), plan, target, options)
     with holding(target):
         if not has_ended(job):
-            execute_missing(job, engine, lambda _: None, lambda: ledger)
+            with Run.open([job], engine, mode="again") as run:
+                run.session.ledger.is_done[:] = True
+                run.session.note_resumed()
+                run.finish()
 
 
 def dtype_of(dtype: Any) -> np.dtype[Any]:

@@ -10,9 +10,12 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
@@ -21,7 +24,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box
+from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
 from shardwrite.journal.lease import live_holders
@@ -40,6 +43,7 @@ from shardwrite.place.target import (
     refuse_kept,
     warn_of_v2,
 )
+from shardwrite.plan.plan import Part
 from shardwrite.runs.array_plan import BY_CHUNKS, waiting
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
@@ -245,59 +249,64 @@ def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> 
             cancel_begin(directory, is_claimed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """A run that another process has begun, and what this one does in it."""
-
-    job: Job
-    directory: RunDirectory
-    only: Collection[int]  # ranks of the shards that this process is responsible for
-    trusts_journals: bool = False  # whether their indexes are not read if tasks have noted them
-
-
-@contextlib.contextmanager
 def join(
-    runs: Sequence[Joining], engine: Engine, *, may_list: bool, part: tuple[int, int] | None = None
-) -> Iterator[list[Session]]:
-    """Work on some shards of runs that other processes have begun, or of one on several arrays.
+    jobs: Sequence[Job],
+    engine: Engine,
+    stack: contextlib.ExitStack,
+    *,
+    may_list: bool,
+    trusts_journals: bool = False,
+) -> list[Session]:
+    """Work on the runs of some jobs, or of one on several arrays, which others have begun.
+
+    A process that writes a part looks at nothing that other parts have in the directories.
 
     - `may_list`: whether arrays may be listed; see `sweep`.
-    - `part`: number of the part that this process writes, and number of all parts. It then looks at
-      nothing that other processes have in the directories of the runs.
+    - `trusts_journals`: see `Session.catch_up`.
     - Raises RunEndedError if another process has ended one of the runs.
     """
-    together = dict[Path, list[Joining]]()
-    for one in runs:
-        _refuse_other_plan(one.job, one.directory)
-        told = f"joined for {len(one.only):,} shards: {_described(one.job)}"
-        tell(RUNS, logging.INFO, told, run=one.directory.path)
-        together.setdefault(one.directory.shared, []).append(one)
-    with contextlib.ExitStack() as stack:
-        opened = dict[Target, Session]()
-        for each in together.values():
-            directory = each[0].directory
-            own = None
-            if part is not None and directory.view is not None:
-                from shardwrite.journal.parts import enter_part  # for runs written in parts
+    together = dict[Path, list[tuple[Job, RunDirectory]]]()
+    for job in jobs:
+        if job.begun is None:
+            raise ValueError(f"no run was given for {job.target.label}")
+        _refuse_other_plan(job, job.begun)
+        together.setdefault(job.begun.shared, []).append((job, job.begun))
+    opened = dict[Target, Session]()
+    for each in together.values():
+        (job, directory), own = each[0], None
+        if job.part is not None and directory.view is not None:
+            from shardwrite.journal.parts import enter_part  # for runs written in parts
 
-                own = enter_part(directory, *part)
-            jobs, directories = [one.job for one in each], [one.directory for one in each]
-            sessions = stack.enter_context(_open(jobs, directories, own))
-            opened |= {session.job.target: session for session in sessions}
-        joined = [opened[one.job.target] for one in runs]
-        files = dict[Path, list[JournalFile]]()
-        for one, session in zip(runs, joined, strict=True):
-            with as_store_error(str(one.directory.path), "cannot go on with"):
-                session.list_before()
-                read = _journals_of(session, joined, files)
-                session.catch_up(
-                    engine,
-                    may_list=may_list,
-                    only=one.only,
-                    files=read,
-                    trusts_journals=one.trusts_journals,
-                )
-        yield joined
+            own = enter_part(directory, job.part.index, job.part.count)
+        runs = [run for _, run in each]
+        sessions = stack.enter_context(_open([job for job, _ in each], runs, own))
+        opened |= {session.job.target: session for session in sessions}
+    joined = [opened[job.target] for job in jobs]
+    files = dict[Path, list[JournalFile]]()
+    for session in joined:
+        job, path = session.job, session.directory.path
+        session.only = None if job.part is None else _shards_of(job.part)
+        told = f"joined for {session.n_selected:,} shards: {_described(job)}"
+        tell(RUNS, logging.INFO, told, run=path)
+        with as_store_error(str(path), "cannot go on with"):
+            session.list_before()
+            read = _journals_of(session, joined, files)
+            session.catch_up(engine, may_list=may_list, files=read, trusts_journals=trusts_journals)
+    return joined
+
+
+def _shards_of(part: Part) -> npt.NDArray[np.bool_]:
+    """Whether each shard of an array belongs to a part, bool, shape (n_shards,)."""
+    grid = part.plan.metadata.grid
+    shards = np.zeros(grid.counts, dtype=bool)
+    for box in part.boxes():
+        shards[
+            tuple(
+                slice(a // n, ceil_div(b, n))
+                for (a, b), n in zip(box.bounds, grid.shards, strict=True)
+            )
+        ] = True
+    return shards.ravel()
 
 
 def _refuse_other_plan(job: Job, directory: RunDirectory) -> None:

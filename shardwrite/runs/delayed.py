@@ -19,10 +19,8 @@ from shardwrite.journal.begin import find_run
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.rundir import holding
 from shardwrite.place.target import in_this_process
-from shardwrite.runs.begin import begin
-from shardwrite.runs.execute import one_graph
+from shardwrite.runs.execute import Run, one_graph
 from shardwrite.runs.job import Job, NoChunks, in_one_state
-from shardwrite.runs.kept import accepted
 from shardwrite.runs.result import WriteResult, finished
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.write.context import GroupReport, WriteSpec
@@ -40,11 +38,8 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     """
     jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
-        jobs = [accepted(job) for job in jobs]
-        before = tuple(finished(job) for job in jobs)
-        todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
-        with contextlib.ExitStack() as stack:
-            sessions = begin(todo, engine, stack)
+        with Run.open(jobs, engine, mode="later") as run:
+            sessions = run.sessions
         for session in sessions:
             session.is_later = True
             session.directory.parts(session.driver).mkdir(exist_ok=True)
@@ -54,7 +49,8 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     )
     name = f"shardwrite-finish-{sessions[0].driver if sessions else uuid.uuid4().hex}"
     kept = _Kept(
-        tuple(replace(session, job=_finishing(session.job)) for session in sessions), before
+        tuple(replace(session, job=_finishing(session.job)) for session in sessions),
+        tuple(run.before),
     )
     layers: dict[str, Any] = {**merged.layers, name: {name: (_finish_delayed, kept, keys)}}
     return Delayed(name, HighLevelGraph(layers, {**merged.dependencies, name: set(merged.layers)}))

@@ -1,7 +1,7 @@
-"""Execution of jobs: begin sessions, compute their graphs, and end their runs.
+"""Runs: open one, compute the graphs of what is missing, and end it.
 
-Every operation ends here. Jobs that are written in parts, or later, have modules of their own:
-:mod:`shardwrite.runs.in_parts` and :mod:`shardwrite.runs.delayed`.
+Every operation goes through `Run`. What it does before, and what follows a commit, it says by
+`Mode` and by the arguments of `Run.execute`.
 
 A scheduler spends about a millisecond on each task, however small it is. So source tasks are fused
 with the tasks that need them.
@@ -26,11 +26,12 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import GraphNode, Task
@@ -38,7 +39,6 @@ from dask.task_spec import GraphNode, Task
 from shardwrite.config.table import ACCEPT_SOURCE, value_of
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import (
-    CorruptShardError,
     IncompleteError,
     RunEndedError,
     SpecError,
@@ -49,13 +49,12 @@ from shardwrite.format.node import DOCUMENT, layout_in
 from shardwrite.grid import ravel, unravel
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import differences, find_run
-from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import holding, run_at
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
-from shardwrite.runs.begin import begin
+from shardwrite.runs.begin import begin, join
 from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.session import Session, finish_together
@@ -68,89 +67,231 @@ if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
 
 
-__all__ = ["execute"]
+__all__ = ["Mode", "Run", "execute"]
+
+
+# ---- Runs
+
+
+Mode = Literal["write", "again", "later", "prepare", "part", "join", "end"]
+"""How a process opens a run.
+
+With these modes it begins a run or goes on with it, and looks whether that was finished before:
+
+- ``write``: if so, objects that are lost are written again.
+- ``later``: if so, the receipt is believed. Tasks of a graph write the rest later.
+- ``prepare``: if so, the array must be what its receipt says. Parts write the rest.
+- ``again``: it does not look, since the caller knows which shards are good.
+
+With these modes it joins a run that another process has begun; see `Job.begun`:
+
+- ``part``: for the shards of one part, of which nothing is published.
+- ``join``: for all shards, whose indexes are looked at.
+- ``end``: likewise, and what dead processes have left is looked for in a list of the array.
+"""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """What one process does in a run on one array or several, from its begin to its end."""
+
+    engine: Engine
+    on_report: OnReport  # is shown the progress
+    mode: Mode
+    before: Sequence[WriteResult | None]  # for each job, its result if it was finished before
+    sessions: Sequence[Session]  # one for each of the other jobs
+    start: float  # when the run was opened, by `time.perf_counter`
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(
+        cls,
+        jobs: Sequence[Job],
+        engine: Engine,
+        on_report: OnReport = lambda _: None,
+        mode: Mode = "write",
+        *,
+        trusts_journals: bool = False,
+    ) -> Iterator[Run]:
+        """Take part in the run of some jobs while the block lasts.
+
+        Whoever joins a run holds the leases already that `holding` takes.
+
+        - `trusts_journals`: whether indexes are not read that tasks have noted, where a run is
+          joined.
+        - Raises ChangedError if a job was finished before, and the array is not what its last run
+          left.
+        - Raises IncompleteError if the process was asked to stop and shards are missing.
+        - Raises RunEndedError if another process has ended the run, or taken it over.
+        - Raises WorkersLostError if workers died while they ran tasks, or the cluster was lost.
+        """
+        start = time.perf_counter()
+        joins = mode in ("part", "join", "end")
+        with contextlib.ExitStack() as stack:
+            if not joins:
+                jobs = in_one_state(jobs)
+                stack.enter_context(holding(*(job.target for job in jobs)))
+                jobs = _accepted(jobs, mode)
+            before = [_finished_before(job, engine, on_report, mode) for job in jobs]
+            todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
+            with _explaining(todo) as begun:
+                begun += (
+                    join(
+                        todo, engine, stack, may_list=mode == "end", trusts_journals=trusts_journals
+                    )
+                    if joins
+                    else begin(todo, engine, stack)
+                )
+                yield cls(engine, on_report, mode, before, begun, start)
+
+    @property
+    def session(self) -> Session:
+        """The session of a run on one array."""
+        (session,) = self.sessions
+        return session
+
+    def execute(
+        self,
+        *,
+        select: npt.NDArray[np.bool_] | None = None,
+        on_commit: OnReport = lambda _: None,
+        publish: bool = True,
+        looks_again: bool = False,
+    ) -> list[WriteResult]:
+        """Write the shards that are missing, publish the arrays, and end the run.
+
+        Jobs of one wave share one graph if they are not staged. Work on a common source is done
+        once.
+
+        - `select`: bool, shape (n_shards,), for a run on one array. Other shards are left to later
+          calls. As long as some of these are missing, nothing is published.
+        - `on_commit`: called with the report of each group after it is in the journal.
+        - `publish`: whether to publish, and to end the run. A part never does so.
+        - `looks_again`: also compare all objects with the journal, and write those that are not
+          what it says.
+        - Returns: one result for each job. That of a part tells of its own shards only.
+        """
+        for session in self.sessions:
+            session.only = session.only if select is None else select
+            tell_found(self.on_report, session.resumed_nbytes)
+
+        def committed(report: GroupReport) -> None:
+            on_commit(report)
+            self.on_report(report)
+
+        try:
+            self._compute(committed)
+        except Stopped:
+            for session in self.sessions:
+                session.learn()  # tasks that were in flight may have written the rest
+            if any(len(session.missing) for session in self.sessions):
+                raise
+        if self.mode == "write" and select is None:
+            for session in self.sessions:
+                compute_again(session, self.engine, committed, looks_at_copy=looks_again)
+        for session in self.sessions:
+            session.n_retried = sum(session.name in key[0] for key in self.engine.retried)
+        is_whole = not any(len(session.ledger.missing) for session in self.sessions)
+        if publish and self.mode != "part" and (is_whole or select is None):
+            return self.finish()
+        for session in self.sessions:
+            session.check_written()
+        return self._results([session.result(self.seconds) for session in self.sessions])
+
+    def _compute(self, on_report: OnReport) -> None:
+        with contextlib.ExitStack() as stack:
+            for session in self.sessions:
+                stack.enter_context(session.leaving_others())
+            together = [
+                s for s in self.sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged
+            ]
+            compute_together(together, self.engine, on_report)
+            for session in (s for s in self.sessions if s not in together):
+                compute_waves(session, self.engine, on_report)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run was opened."""
+        return time.perf_counter() - self.start
+
+    def finish(self) -> list[WriteResult]:
+        """Publish the arrays and end the run; see `finish_together`."""
+        seconds = [self.seconds] * len(self.sessions)
+        return self._results(finish_together(self.sessions, seconds))
+
+    def _results(self, new: Iterable[WriteResult]) -> list[WriteResult]:
+        left = iter(new)
+        return [next(left) if result is None else result for result in self.before]
 
 
 def execute(
     jobs: Sequence[Job], engine: Engine, on_report: OnReport, *, looks_again: bool = False
 ) -> list[WriteResult]:
-    """Write arrays.
-
-    Jobs of one wave share one graph if they are not staged. Work on a common source is done once.
+    """Write arrays. If another process ends the run of the same plan first, that is the result.
 
     - `jobs`: what to write. A job that was finished before is not run again.
     - `engine`: such as `active_engine` returns.
-    - `looks_again`: see `looks_at_copy` of `compute_again`. This is done before any array is
-      published.
-    - Raises ChangedError if a job was finished before, and the array is not what its last run left.
-    - Raises IncompleteError if the process was asked to stop and shards are missing.
-    - Raises RunEndedError if another process took over a run, and has not finished the same plan.
-    - Raises WorkersLostError if workers died while they ran tasks, or the cluster was lost.
+    - `looks_again`: see `Run.execute`. This is done before any array is published.
+    - Raises what `Run.open` raises. RunEndedError only if the plan is not finished.
     """
-    start, jobs = time.perf_counter(), in_one_state(jobs)
+    jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
-        if value_of(ACCEPT_SOURCE):
-            from shardwrite.runs.kept import accepted  # for sources that a user vouches for
-
-            jobs = [accepted(job) for job in jobs]
-        results = [finished_before(job, engine, on_report) for job in jobs]
-        todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
         try:
-            with contextlib.ExitStack() as stack, explaining(todo) as begun:
-                sessions = begin(todo, engine, stack)
-                begun += sessions
-                for session in sessions:
-                    tell_found(on_report, session.resumed_nbytes)
-                together = [
-                    s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged
-                ]
-                compute_together(together, engine, on_report)
-                for session in (s for s in sessions if s not in together):
-                    compute_waves(session, engine, on_report)
-                for session in sessions:
-                    compute_again(session, engine, on_report, looks_at_copy=looks_again)
-                for session in sessions:
-                    session.n_retried = sum(session.name in key[0] for key in engine.retried)
-                seconds = [time.perf_counter() - start] * len(sessions)
-                done = iter(finish_together(sessions, seconds))
+            with Run.open(jobs, engine, on_report) as run:
+                return run.execute(looks_again=looks_again)
         except (RunEndedError, SpecError) as error:
             if isinstance(error, SpecError) and error.fields["field"] != "store":
                 raise
             path = error.fields["path"] if isinstance(error, RunEndedError) else ""
             joined = run_at(path)
             # Another process may have written the same plan, and finished first.
+            jobs = _accepted(jobs, "write")
             ended = [finished(job, joined) for job in jobs]
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
             if len(left) == len(jobs):
                 raise
             done = iter(execute(left, engine, on_report, looks_again=looks_again) if left else ())
-            results = ended
-    return [next(done) if result is None else result for result in results]
+            return [next(done) if result is None else result for result in ended]
 
 
-def finished_before(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | None:
-    """The result of a job that was finished before, after lost objects are written again."""
-    result = finished(job)
-    if result is None:
-        return None
-    from shardwrite.runs.kept import check_finished_array  # of arrays that are there
+def _accepted(jobs: Sequence[Job], mode: Mode) -> Sequence[Job]:
+    """The jobs, with sources for which a user vouches that they are those of what was begun."""
+    if mode == "again" or not value_of(ACCEPT_SOURCE):
+        return jobs
+    from shardwrite.runs.kept import accepted  # of sources that a user vouches for
 
+    return [accepted(job) for job in jobs]
+
+
+def _finished_before(
+    job: Job, engine: Engine, on_report: OnReport, mode: Mode
+) -> WriteResult | None:
+    """The result of a job that was finished before; see `Mode`."""
+    result = finished(job) if mode in ("write", "later", "prepare") else None
+    if result is None or mode == "later":
+        return result
+    from shardwrite.runs.kept import check_finished_array, check_kept  # of arrays that are there
+
+    if mode == "prepare":
+        check_kept(job.target, engine)
+        return result
     found = check_finished_array(job, result, engine)
-    there = found.good_shards
-    if there is None:
+    if found.good_shards is None:
         if found.result is not None:
             tell_found(on_report, found.result.raw_nbytes)
         return found.result
     again = replace(job, options=RunOptions(mode="r+", durability=job.options.durability))
-    return execute_missing(again, engine, on_report, lambda: there)
+    with Run.open([again], engine, on_report, "again") as run:
+        run.session.resume_from(found.good_shards)
+        return run.execute()[0]
 
 
 @contextlib.contextmanager
-def explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
+def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     """Report the missing shards if the block is stopped, or its workers are lost.
 
-    - Raises IncompleteError in place of `Stopped`, if a run has not ended.
-    - Raises WorkersLostError with a note about the missing shards of each run that has not ended.
+    - Raises IncompleteError in place of `Stopped`, if shards of a run are missing.
+    - Raises WorkersLostError with a note about the missing shards of each run.
     """
     begun: list[Session] = []
     try:
@@ -170,61 +311,22 @@ def explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
 def _missing(
     jobs: Sequence[Job], begun: Sequence[Session], remedy: str
 ) -> Iterator[IncompleteError]:
-    """One error for each run that was begun and has not ended, with its missing shards."""
-    # Tasks that were in flight have ended since then, and their reports did not arrive.
-    for session in begun:
-        session.learn()
+    """One error for each run that has not ended, with the shards that this process must write."""
     sessions = {session.job.target: session for session in begun}
     for job in jobs:
-        directory = find_run(job.target)
-        if directory is not None:
-            ledger = (
-                sessions[job.target].ledger
-                if job.target in sessions
-                else replay(directory, job.plan.metadata).ledger
-            )
-            yield incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
-
-
-def execute_missing(
-    job: Job,
-    engine: Engine,
-    on_report: OnReport,
-    look: Callable[[], Ledger],
-    check: Callable[[], None] = lambda: None,
-    *,
-    keeps: bool = False,
-) -> WriteResult:
-    """Write the shards of an existing array that `look` does not find good.
-
-    While the run lasts, no other run writes these shards. So `look` sees everything that was
-    written before.
-
-    - `look`: called when the run has begun. It returns a ledger in which the good shards are done.
-    - `check`: called after all shards are written and before the run ends. An exception from it
-      keeps the run from ending.
-    - `keeps`: whether the journal gets the good shards, so that any call of the plan can go on.
-    - Raises CorruptShardError if `check` raises it.
-    """
-    start = time.perf_counter()
-    with holding(job.target), contextlib.ExitStack() as stack, explaining([job]) as begun:
-        (session,) = begin([job], engine, stack)
-        begun.append(session)
-        session.ledger.become(look())
-        if keeps:
-            session.enter_ledger()
-        session.note_resumed()
-        tell_found(on_report, session.resumed_nbytes)
-        compute_waves(session, engine, on_report)
-        try:
-            check()
-        except CorruptShardError as error:
-            if session.directory.has_ended:
-                raise RunEndedError(
-                    "another run has taken this one's place", path=str(session.directory.path)
-                ) from error
-            raise
-        return session.finish(time.perf_counter() - start)
+        directory = job.begun or find_run(job.target)
+        if directory is None:
+            continue
+        session, n_written = sessions.get(job.target), 0
+        if session is None:
+            missing = replay(directory, job.plan.metadata).ledger.missing
+        else:
+            session.learn()  # Tasks that were in flight have ended, and their reports are not here.
+            missing = session.missing
+            n_written = session.n_selected - len(missing) - session.n_resumed
+        if len(missing):
+            told = remedy if job.part is None else f"these are of {job.part}; {remedy}"
+            yield incomplete(job.plan.metadata, job.target, missing, told, n_written=n_written)
 
 
 # ---- Computation of the graphs of sessions: run them on an engine, and collect the reports
@@ -499,22 +601,13 @@ def compute_together(sessions: Sequence[Session], engine: Engine, on_report: OnR
         )
 
 
-def compute_waves(
-    session: Session,
-    engine: Engine,
-    on_report: OnReport,
-    only: Container[int] | None = None,
-) -> None:
-    """Write the groups of a session wave by wave.
-
-    - `only`: ranks of the groups to write. All groups by default.
-    """
+def compute_waves(session: Session, engine: Engine, on_report: OnReport) -> None:
+    """Write the groups of a session wave by wave."""
     waves = session.job.plan.waves
     for number, wave in enumerate(waves):
         told = f"wave {number + 1} of {len(waves)} begins"
         tell(RUNS, logging.INFO, told, run=session.directory.path)
-        groups = [rank for rank in wave.ranks() if only is None or rank in only]
-        _compute_wave(session, engine, str(number), groups, on_report)
+        _compute_wave(session, engine, str(number), wave.ranks(), on_report)
 
 
 def compute_again(

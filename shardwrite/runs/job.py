@@ -31,11 +31,12 @@ from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
 from shardwrite.place.target import REPLACE, Target
 from shardwrite.plan.identity import ShardWindow
-from shardwrite.plan.plan import Plan
+from shardwrite.plan.plan import Part, Plan
 from shardwrite.seams import Ref, needed
 from shardwrite.write.context import WriteSpec
 
 if TYPE_CHECKING:
+    from shardwrite.journal.rundir import RunDirectory
     from shardwrite.read.array import ShardedArray
 
 __all__ = ["ChunkSource", "Job", "RunOptions", "TaskBox", "target_of_update"]
@@ -89,12 +90,36 @@ class Job:
     # Documents of groups that are made if they are missing, by their paths in the store. Others
     # have no attributes.
     groups: Mapping[str, Document] = field(default_factory=dict)
+    # The run that another process has begun, if this one joins it, and the part that it writes
+    begun: RunDirectory | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
         if self.source.region != self.plan.region:
             raise ValueError(
                 f"the source covers {self.source.region}, and the plan {self.plan.region}"
             )
+
+    @classmethod
+    def of_run(
+        cls,
+        run: RunDirectory,
+        source: ChunkSource,
+        plan: Plan,
+        part: Part | None = None,
+        *,
+        keep_report: bool = False,
+        groups: Mapping[str, Document] | None = None,
+    ) -> Job:
+        """What a process does in a run that another one has begun.
+
+        - `plan`: the plan of the run, such as `plan_begun` reads back.
+        """
+        record = run.record
+        options = RunOptions(
+            mode=record.mode, durability=record.durability, keep_report=keep_report
+        )
+        return cls(source, plan, run.target, options, groups or {}, run, part)
 
     @property
     def is_staged(self) -> bool:

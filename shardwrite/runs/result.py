@@ -397,7 +397,13 @@ _MOST_LOOKS = 1000  # of more shards than that, the array is listed
 
 
 def incomplete(
-    metadata: ArrayMetadata, target: Target, missing: Any, remedy: str
+    metadata: ArrayMetadata,
+    target: Target,
+    missing: Any,
+    remedy: str,
+    *,
+    parts: Sequence[int] = (),
+    n_written: int = 0,
 ) -> IncompleteError:
     """The error that names missing shards.
 
@@ -410,6 +416,8 @@ def incomplete(
         f"{target.label} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not "
         f"committed ({listed}); {remedy}",
         missing=names,
+        parts=parts,
+        n_written=n_written,
     )
 
 

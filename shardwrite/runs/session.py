@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -223,6 +223,8 @@ class Session:
     has_helpers: bool = False  # whether other processes ran tasks
     is_later: bool = False  # whether the tasks run when nobody works on the run any more
     part: PartDirectory | None = None  # where this process works, if it only writes a part
+    # Whether each shard is written by this process, bool, shape (n_shards,); None if all are
+    only: npt.NDArray[np.bool_] | None = None
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -363,12 +365,37 @@ class Session:
             )
             journal.append(entry.to_dict())
 
-    def note_resumed(self, ranks: Sequence[int] | None = None) -> None:
+    @property
+    def missing(self) -> npt.NDArray[np.int64]:
+        """Ranks of the shards that this process is to write and that are not done."""
+        is_missing = ~self.ledger.is_done
+        return np.flatnonzero(is_missing if self.only is None else is_missing & self.only)
+
+    @property
+    def n_selected(self) -> int:
+        """Number of shards that this process is to write."""
+        return self.job.plan.n_shards if self.only is None else int(self.only.sum())
+
+    @contextlib.contextmanager
+    def leaving_others(self) -> Iterator[None]:
+        """Have graphs leave out the shards that this process is not to write."""
+        others = self.missing[:0]
+        if self.only is not None:
+            others = np.flatnonzero(~self.only & ~self.ledger.is_done)
+        self.ledger.is_done[others] = True
+        try:
+            yield
+        finally:
+            self.ledger.is_done[others] = False
+
+    def resume_from(self, ledger: Ledger) -> None:
+        """Take the shards that are done in another ledger for done, and no others."""
+        self.ledger.become(ledger)
+        self.note_resumed()
+
+    def note_resumed(self) -> None:
         """Count the shards in the ledger as done before this session."""
-        is_done = self.ledger.is_done
-        if ranks is not None:
-            is_done = np.zeros_like(is_done)
-            is_done[list(ranks)] = self.ledger.is_done[list(ranks)]
+        is_done = self.ledger.is_done if self.only is None else self.ledger.is_done & self.only
         plan = self.job.plan
         self.n_resumed, self.resumed_nbytes = int(is_done.sum()), 0
         if self.n_resumed:
@@ -390,18 +417,21 @@ class Session:
         self.ledger.take(found, new)
         note_committed(len(new))
 
-    def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
-        """Result of the session; its number of tasks is that of the plan by default."""
-        plan = self.job.plan
+    def result(self, seconds: float) -> WriteResult:
+        """Result of the session. That of a part tells of its own shards and groups only."""
+        plan, part, ledger = self.job.plan, self.job.part, self.ledger
+        if part is not None and self.only is not None:
+            ledger = Ledger(plan.metadata.grid)
+            ledger.take(self.ledger, np.flatnonzero(self.only).tolist())
         effort = Effort(
             seconds=seconds,
-            n_tasks=plan.n_tasks if n_tasks is None else n_tasks,
+            n_tasks=plan.n_tasks if part is None else len(part.groups),
             n_resumed=self.n_resumed,
             resumed_nbytes=self.resumed_nbytes,
             n_retried=self.n_retried,
             n_reread=self.n_reread + take_n_reread(self._token_read),
         )
-        return result_of(self.job.target.label, plan, self.ledger, effort)
+        return result_of(self.job.target.label, plan, ledger, effort)
 
     def refuse_bad(self) -> None:
         """Raise an error if what some shards are made of cannot be read.
@@ -413,14 +443,21 @@ class Session:
         if errors:
             raise unreadable(errors, self._read_from)
 
+    def check_written(self) -> None:
+        """Check that every shard is committed that this process is to write.
+
+        - Raises IncompleteError if one is missing. What `refuse_bad` raises comes first.
+        """
+        self.refuse_bad()
+        if len(self.missing):
+            remedy = "run the same command again to go on"
+            raise incomplete(self.job.plan.metadata, self.job.target, self.missing, remedy)
+
     def check_whole(self) -> None:
         """Check that every shard is committed, before the run ends."""
         plan, target = self.job.plan, self.job.target
-        self.refuse_bad()
-        if len(self.ledger.missing):
-            raise incomplete(
-                plan.metadata, target, self.ledger.missing, "run the same command again to go on"
-            )
+        self.only = None
+        self.check_written()
         with as_store_error(target.label, "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
             recover_changes(self.directory.path, target.store, plan.metadata)
@@ -477,10 +514,6 @@ class Session:
                 key=key,
                 errno=errno.ENOENT,
             )
-
-    def finish(self, seconds: float) -> WriteResult:
-        """End the run of one array. It raises what `finish_together` does."""
-        return finish_together([self], [seconds])[0]
 
     def publish(self) -> Document | None:
         """Publish the document of the array, or change it, and return that of a new array."""
@@ -583,7 +616,6 @@ class Session:
         engine: Engine,
         *,
         may_list: bool,
-        only: Collection[int] | None = None,
         files: Sequence[JournalFile],
         trusts_journals: bool = False,
     ) -> None:
@@ -592,10 +624,12 @@ class Session:
         Changes in place that were interrupted are undone first. Shards that a power cut may have
         damaged are decoded; with `recheck`, all shards that are done. Bad shards are written again.
 
-        - `only`: ranks of the shards that this process is responsible for, if it works on a part.
-          Only these are checked. Their indexes are checked even if a journal calls them durable,
-          because no other process of the run does so, unless `trusts_journals` is True.
+        In a run that another process has begun, only the shards of this process are checked. Their
+        indexes are checked even if a journal calls them durable, because no other process of the
+        run does so.
+
         - `files`: content of the journals.
+        - `trusts_journals`: whether indexes are not checked that a journal calls durable.
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
@@ -606,8 +640,9 @@ class Session:
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
-        if only is not None:
-            done.intersection_update(only)
+        if self.job.begun is not None:
+            if self.only is not None:
+                done.intersection_update(np.flatnonzero(self.only).tolist())
             found.untrusted &= done
             if not trusts_journals:
                 self._check(engine, found.ledger, done - found.untrusted, deep=False)

@@ -21,7 +21,6 @@ import errno
 import hashlib
 import json
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +33,7 @@ from dask.task_spec import Task
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
-from shardwrite.engines.local import Engine, Stopped
+from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -71,28 +70,13 @@ from shardwrite.runs.array_plan import (
     resources_of,
     waiting,
 )
-from shardwrite.runs.begin import Joining, begin, check_place, join
+from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import (
-    OnReport,
-    compute_waves,
-    execute,
-    execute_missing,
-    explaining,
-    reporting,
-    tell_found,
-)
-from shardwrite.runs.in_parts import (
-    execute_part,
-    options_of_run,
-    prepare_jobs,
-    refuse_missing,
-    refuse_unwritten,
-    run_on,
-)
+from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_found
+from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, run_on
 from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, intent_of
 from shardwrite.runs.kept import FinishedArray, check_finished_array, check_kept
-from shardwrite.runs.result import WriteResult, finished, incomplete
+from shardwrite.runs.result import WriteResult, finished
 from shardwrite.runs.session import Session
 from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.stores.base import Store
@@ -226,36 +210,27 @@ def spooled(job: Job, engine: Engine, on_report: OnReport) -> Iterator[GatheredC
 
     - Raises IncompleteError if shards of the spool are missing at the end.
     """
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(holding(job.target))
-        with explaining([job]) as begun:
-            (session,) = begin([job], engine, stack)
-            begun.append(session)
-            tell_found(on_report, session.resumed_nbytes)
-            compute_waves(session, engine, on_report)
-        ledger = session.ledger
-        if len(ledger.missing):
-            remedy = "run the same command again to go on"
-            raise incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
-        yield _chunks_in(session)
+    with Run.open([job], engine, on_report, "again") as run:
+        run.execute(publish=False)
+        yield _chunks_in(run.session)
 
 
 @contextlib.contextmanager
 def whole_spool(
-    job: Job, run: RunDirectory, engine: Engine, n_parts: int | None, *, may_list: bool
+    job: Job, engine: Engine, n_parts: int | None, mode: Mode
 ) -> Iterator[GatheredChunks]:
     """Take part in the run of a spool that is whole, while the block gathers chunks out of it.
 
     The index of every shard of the spool is looked at first.
 
     - `job`: the spool. Its source is not asked for chunks.
+    - `mode`: ``"join"`` or ``"end"``.
     - Raises IncompleteError if shards of the spool are missing or damaged.
     - Raises RunEndedError if the run has ended in the meantime.
     """
-    whole = Joining(job, run, range(job.plan.n_shards))
-    with join([whole], engine, may_list=may_list) as (session,):
-        refuse_missing(job, session.ledger, n_parts)
-        yield _chunks_in(session)
+    with Run.open([job], engine, mode=mode) as run:
+        refuse_missing(job, run.session.ledger, n_parts)
+        yield _chunks_in(run.session)
 
 
 def _chunks_in(session: Session) -> GatheredChunks:
@@ -263,25 +238,6 @@ def _chunks_in(session: Session) -> GatheredChunks:
     job, is_there = session.job, session.ledger.nbytes > 0
     array = ShardedArray(job.plan.metadata, job.target.store)
     return GatheredChunks(array, _Committed(np.packbits(is_there).tobytes()))
-
-
-def finish_gathering(
-    job: Job, run: RunDirectory, engine: Engine, on_report: OnReport
-) -> WriteResult:
-    """Gather the shards that are missing, and publish the scale.
-
-    - Raises IncompleteError if the process was asked to stop and shards are missing.
-    - Raises RunEndedError if the run has ended in the meantime.
-    """
-    start = time.perf_counter()
-    whole = Joining(job, run, range(job.plan.n_shards))
-    with join([whole], engine, may_list=True) as (session,):
-        tell_found(on_report, session.resumed_nbytes)
-        try:
-            compute_waves(session, engine, on_report)
-        except Stopped:
-            session.learn()  # the tasks in flight may have finished it
-        return session.finish(time.perf_counter() - start)
 
 
 def remove_spool(target: Target) -> bool:
@@ -565,7 +521,9 @@ def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) ->
         spooled(spool, engine, on_report) as chunks,
     ):
         job = Job(chunks, gathering, bad.target, options.run)
-        result = execute_missing(job, engine, on_report, bad.look)
+        with Run.open([job], engine, on_report, "again") as again:
+            again.session.resume_from(bad.look())
+            (result,) = again.execute()
     remove_spool(targets.spool)
     return counted_as(result, scale)
 
@@ -663,37 +621,40 @@ class ScatteredRun:
             job = self._spool_job(spool_run, share)
             part = job.plan.part(share.index, share.count)
             check_fits(job)
-            with reporting(progress, part.raw_nbytes) as on_report:
-                result = execute_part(job, spool_run, part, self.engine, on_report)
+            result = self._write_part(replace(job, part=part), progress)
             n_left = result.n_shards + result.n_empty_shards - result.n_resumed_shards
             if n_left or len(replay(spool_run, job.plan.metadata).ledger.missing):
                 return result
             # If only this look finds damage in other parts, the error names them.
-            whole = whole_spool(job, spool_run, self.engine, share.count, may_list=False)
-            with whole as chunks:
+            with whole_spool(job, self.engine, share.count, "join") as chunks:
                 return self._gather(chunks, share, job.plan, progress)
 
     def _gather(
         self, chunks: GatheredChunks, share: Share, spooling: Plan, progress: Progress
     ) -> WriteResult:
         """Gather the shards of a part."""
-        run, plan = self.run, self._gathering(spooling)
-        job, part = Job(chunks, plan, run.target, options_of_run(run)), plan.part(*share.number)
-        with reporting(progress, part.raw_nbytes) as on_report:
-            return execute_part(job, run, part, self.engine, on_report)
+        plan = self._gathering(spooling)
+        part = plan.part(*share.number)
+        return self._write_part(Job.of_run(self.run, chunks, plan, part), progress)
+
+    def _write_part(self, job: Job, progress: Progress) -> WriteResult:
+        nbytes = 0 if job.part is None else job.part.raw_nbytes
+        with (
+            reporting(progress, nbytes) as on_report,
+            Run.open([job], self.engine, on_report, "part") as own,
+        ):
+            return own.execute()[0]
 
     def finish(self, n_parts: int | None, progress: Progress, *, keep_report: bool) -> WriteResult:
         """Gather the shards that no part has gathered, and publish the scale."""
         with self._spool(ends=True) as spool_run, contextlib.ExitStack() as stack:
             job = self._spool_job(spool_run)
             plan = gathering_begun(self.run, self._resources, job.plan.n_shards)
-            chunks = stack.enter_context(
-                whole_spool(job, spool_run, self.engine, n_parts, may_list=True)
-            )
+            chunks = stack.enter_context(whole_spool(job, self.engine, n_parts, "end"))
             on_report = stack.enter_context(reporting(progress, plan.raw_nbytes))
-            options = replace(options_of_run(self.run), keep_report=keep_report)
-            scale = Job(chunks, plan, self.run.target, options)
-            return finish_gathering(scale, self.run, self.engine, on_report)
+            scale = Job.of_run(self.run, chunks, plan, keep_report=keep_report)
+            own = stack.enter_context(Run.open([scale], self.engine, on_report, "end"))
+            return own.execute()[0]
 
     def check(self, n_parts: int | None) -> None:
         """Raise what `finish` raises if chunks are missing in the spool, as journals tell.
@@ -724,12 +685,9 @@ class ScatteredRun:
 
     def _spool_job(self, spool_run: RunDirectory, share: Share | None = None) -> Job:
         """The job that writes the spool; without a source, it is only looked at."""
-        options = options_of_run(spool_run)
         if share is None:
-            plan = plan_begun(spool_run, self._resources)
-            return Job(NoChunks(), plan, spool_run.target, options)
-        chunks, plan = share.source.planned(spool_run, self._resources)
-        return Job(chunks, plan, spool_run.target, options)
+            return Job.of_run(spool_run, NoChunks(), plan_begun(spool_run, self._resources))
+        return Job.of_run(spool_run, *share.source.planned(spool_run, self._resources))
 
     @contextlib.contextmanager
     def _spool(self, *, ends: bool) -> Iterator[RunDirectory]:

@@ -28,7 +28,6 @@ from shardwrite.format.order import permutation
 from shardwrite.stores.looking import PosixReader
 from shardwrite.stores.posix import PosixEditor
 
-compaction = importlib.import_module("shardwrite.operations.compact")
 making = importlib.import_module("shardwrite.plan.plan")
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
 STRATEGIES = [FixedOrder("C"), FixedOrder("morton"), AppendOnly(), *LIVE]
@@ -351,13 +350,8 @@ def test_a_compaction_takes_what_is_written_until_it_begins(path, monkeypatch):
     da.from_array(values((8, 64), 5), chunks=32).to_sharded_zarr(
         path, region=(slice(8), slice(64)), strategy=AppendOnly()
     )
-    real = compaction.execute_missing
-
-    def execute_missing(*arguments):
-        shardwrite.erase(path, (slice(8, 16), slice(40, 48)))
-        return real(*arguments)
-
-    monkeypatch.setattr(compaction, "execute_missing", execute_missing)
+    where = (slice(8, 16), slice(40, 48))
+    seams.before(monkeypatch, "begin runs", lambda *_: shardwrite.erase(path, where), once=True)
     wanted = read(path)
     wanted[8:16, 40:48] = 0
     shardwrite.compact(path, above=0.0)

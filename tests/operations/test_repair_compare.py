@@ -22,7 +22,6 @@ from shardwrite.cli import main
 from shardwrite.errors import SpecError
 
 repair_module = importlib.import_module("shardwrite.operations.repair")
-steps_module = importlib.import_module("shardwrite.operations.steps")
 LAYOUT = {"shards": 16, "chunks": 4, "compressors": None}
 SCALE = {"resolution": (1, 1, 1), "chunks": 4}
 LINEAR = {"preshift_bits": 0, "minishard_bits": 2, "shard_bits": 1}
@@ -175,15 +174,13 @@ def test_a_shard_that_an_update_writes_meanwhile_is_left_alone(path, a, monkeypa
     opened = zarr.open_array(path)
     opened[20, 20] += 100
     opened[40, 40] += 100
-    real = steps_module.execute_missing
-
-    def execute_missing(*arguments):
-        da.from_array(a[16:32, 16:32] + 10, chunks=16).to_sharded_zarr(
-            path, region=(slice(16, 32), slice(16, 32))
-        )
-        return real(*arguments)
-
-    monkeypatch.setattr(steps_module, "execute_missing", execute_missing)
+    update, where = da.from_array(a[16:32, 16:32] + 10, chunks=16), (slice(16, 32), slice(16, 32))
+    seams.before(
+        monkeypatch,
+        "begin runs",
+        lambda *_: update.to_sharded_zarr(path, region=where),
+        once=True,
+    )
     done = shardwrite.repair(path, a, compare=True)
     assert [task.key for task in done.tasks] == ["c/2/2"]
     wanted = a.copy()
