@@ -68,13 +68,13 @@ from shardwrite.place.target import CONSUMES
 from shardwrite.plan.identity import WHOLE
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
-from shardwrite.plan.plan import Plan, make_plan
+from shardwrite.plan.plan import Plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.read.stored_array import StoredArray, check_names
 from shardwrite.read.stored_shard import open_shard, read_again
 from shardwrite.records import Record, always
-from shardwrite.runs.array_plan import by_groups, resources_of
+from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import OnReport, Run
 from shardwrite.runs.job import Job, Key, TaskBox
 from shardwrite.runs.result import WriteResult
@@ -704,10 +704,5 @@ def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
         require(source.array.store, Capability.SHARED, field="src", value=source.label)
     check_nothing_lost(source)
     metadata = source.array.metadata
-    made = make_plan(
-        metadata,
-        SourceLayout(metadata.grid.sizes, 0, f"{source.identity}{WHOLE}", False),
-        resources_of(engine, None),
-        PlanOptions(),
-    )
-    return by_groups(made)
+    layout = SourceLayout(metadata.grid.sizes, 0, f"{source.identity}{WHOLE}")
+    return plan_into(metadata, layout, engine, PlanOptions(), by_groups=True)

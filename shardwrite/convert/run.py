@@ -27,23 +27,15 @@ from shardwrite.format.node import check_manifest
 from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box, Sized
-from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.plan.partition import check_new
-from shardwrite.plan.plan import Plan, copied_nbytes, make_plan
+from shardwrite.plan.plan import Plan, copied_nbytes
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.source import as_dask, by_inner_chunks, mask_value
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.read.stored_shard import read_again
-from shardwrite.runs.array_plan import (
-    ArrayChunks,
-    by_groups,
-    n_tasks_of,
-    resources_of,
-    waiting,
-    waves_reruns,
-)
+from shardwrite.runs.array_plan import ArrayChunks, n_tasks_of, plan_into
 from shardwrite.runs.job import ChunkSource, Key, TaskBox
 from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
 from shardwrite.stores.base import Capability, Store, require
@@ -233,17 +225,17 @@ def convert_array(
     metadata, notes = _layout(source, wanted)
     check_new(old.grid.shape, old.itemsize, metadata.grid.shards, metadata.grid.chunks)
     passage = None if told.why_decoded else passage_between(old, metadata)
-    identity = source.identity if options.source_id is None else redacted(options.source_id)
-    if wanted.drop_empty:
-        identity += ":without empty chunks"
-    is_stable = options.source_id is not None
-    resources = waiting(resources_of(engine, options.memory_limit_nbytes), into, metadata)
     if passage is None:
-        return _encoded_again(source, metadata, (identity, is_stable), resources, wanted, options)
-    decodes = bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0
-    ref = source.array.ref
-    layout = SourceLayout(metadata.grid.sizes, 0, identity, is_stable, is_encoded=True, ref=ref)
-    made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
+        return _encoded_again(source, metadata, engine, wanted, options, into)
+    made, nbytes = plan_of_copies(
+        source,
+        metadata,
+        engine,
+        options,
+        into,
+        decodes=bool(wanted.check) or wanted.drop_empty or passage.n_encoded > 0,
+        drop_empty=wanted.drop_empty,
+    )
     return ArrayConversion(
         source,
         StoredChunks(metadata, None, source.array, wanted.check, wanted.drop_empty),
@@ -254,19 +246,38 @@ def convert_array(
     )
 
 
+def _layout_of(
+    source: StoredArray,
+    source_id: str | None,
+    sizes: tuple[tuple[int, ...], ...],
+    *,
+    drop_empty: bool,
+) -> SourceLayout:
+    """What a plan says of an array that exists as a source."""
+    identity = source.identity if source_id is None else redacted(source_id)
+    if drop_empty:
+        identity += ":without empty chunks"
+    is_stable = source_id is not None
+    return SourceLayout(sizes, 0, identity, is_stable, ref=source.array.ref)
+
+
 def plan_of_copies(
+    source: StoredArray,
     metadata: ArrayMetadata,
-    source: SourceLayout,
-    resources: Resources,
+    engine: Engine,
     options: PlanOptions,
+    into: Store | None,
     *,
     decodes: bool,
+    drop_empty: bool = False,
 ) -> tuple[Plan, int]:
     """Plan of a run that copies encoded chunks, and the memory of a worker process, in bytes.
 
     - `decodes`: whether chunks are also decoded.
     """
-    made = by_groups(make_plan(metadata, source, resources, options))
+    layout = _layout_of(source, options.source_id, metadata.grid.sizes, drop_empty=drop_empty)
+    layout = replace(layout, is_encoded=True)
+    made = plan_into(metadata, layout, engine, options, into, by_groups=True)
     return made, copied_nbytes(made, decodes=decodes)
 
 
@@ -325,10 +336,10 @@ def _attributes(source: StoredArray) -> Document | None:
 def _encoded_again(
     source: StoredArray,
     metadata: ArrayMetadata,
-    identity: tuple[str, bool],
-    resources: Resources,
+    engine: Engine,
     wanted: ConversionOptions,
     options: PlanOptions,
+    into: Store,
 ) -> ArrayConversion:
     """Plan a conversion that decodes all chunks and encodes them again."""
     old = source.array.metadata
@@ -338,21 +349,12 @@ def _encoded_again(
     else:
         x = to_reencode(source.array, wanted.check)
     block_nbytes = math.prod(map(max, x.chunks)) * old.itemsize
-    made = make_plan(
-        metadata,
-        SourceLayout(
-            x.chunks,
-            n_tasks_of(x),
-            *identity,
-            source.array.loaded_nbytes(block_nbytes),
-            ref=source.array.ref,
-        ),
-        resources,
-        options,
-        notes=source.notes,
+    layout = replace(
+        _layout_of(source, options.source_id, x.chunks, drop_empty=wanted.drop_empty),
+        n_tasks=n_tasks_of(x),
+        loaded_nbytes=source.array.loaded_nbytes(block_nbytes),
     )
-    made = waves_reruns(made, x)
-    made.check_fits()
+    made = plan_into(metadata, layout, engine, options, into, notes=source.notes, x=x)
     return ArrayConversion(
         source,
         ReencodedChunks(

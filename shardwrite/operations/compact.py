@@ -34,12 +34,12 @@ from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_whole
-from shardwrite.plan.plan import Update, make_plan
+from shardwrite.plan.plan import Update
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.read.signatures import signature_at
 from shardwrite.results import Facts, Result, counted, duration, human
-from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import Run, reporting
 from shardwrite.runs.job import Job, RunOptions, intent_of
 from shardwrite.runs.kept import ledger_of
@@ -182,13 +182,9 @@ def compact(call: CompactArguments) -> Compaction:
     metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
     part, whole = metadata.part(metadata.grid.whole)
-    plan = make_plan(
-        part,
-        SourceLayout(metadata.grid.sizes, 0, "the array itself"),
-        resources_of(engine),
-        PlanOptions(strategy=FixedOrder(call.order)),
-        Update(whole),
-    )
+    layout = SourceLayout(metadata.grid.sizes, 0, "the array itself")
+    options = PlanOptions(strategy=FixedOrder(call.order))
+    plan = plan_into(part, layout, engine, options, update=Update(whole), by_groups=True)
     job = Job(
         StoredChunks(part, whole),
         plan,

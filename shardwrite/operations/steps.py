@@ -25,7 +25,7 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Part, Plan, copied_nbytes
 from shardwrite.read.array import open_at
 from shardwrite.read.stored_array import StoredArray
-from shardwrite.runs.array_plan import ArrayChunks, identity_of, plan_into, waiting
+from shardwrite.runs.array_plan import ArrayChunks, identity_of, layout_of, plan_into, waiting
 from shardwrite.runs.begun import plan_begun, source_begun
 from shardwrite.runs.execute import Run, reporting
 from shardwrite.runs.in_parts import prepare_jobs
@@ -228,9 +228,9 @@ class ArraySteps:
     ) -> WriteResult:
         """Write bad shards again from the source."""
         engine = active_engine()
-        plan = plan_into(x, bad.metadata, engine, options.planned)
-        identity = bad.identity_prefix + plan.source.identity
-        plan = replace(plan, source=replace(plan.source, identity=identity))
+        layout = layout_of(x)
+        layout = replace(layout, identity=bad.identity_prefix + layout.identity)
+        plan = plan_into(bad.metadata, layout, engine, options.planned)
         job = Job(ArrayChunks(x), plan, bad.target, options.run)
         with (
             reporting(options.progress, plan.raw_nbytes) as on_report,

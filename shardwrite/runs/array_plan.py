@@ -39,7 +39,7 @@ from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.plan.partition import Partition, check_new
-from shardwrite.plan.plan import Plan, make_plan
+from shardwrite.plan.plan import Plan, Update, make_plan
 from shardwrite.runs.source_array import ref_of
 from shardwrite.stores.base import Store
 from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
@@ -221,6 +221,43 @@ BY_CHUNKS = "chunks:"
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def plan_into(
+    metadata: ArrayMetadata,
+    source: SourceLayout,
+    engine: Engine,
+    options: PlanOptions,
+    store: Store | None = None,
+    *,
+    update: Update | None = None,
+    notes: Sequence[str] = (),
+    x: dask.array.Array | None = None,
+    by_groups: bool = False,
+) -> Plan:
+    """Plan how a source becomes an array, or a part of one, on an engine. All plans are made here.
+
+    - `store`: where the array will lie. If it is not known, nothing waits for it in memory.
+    - `x`: the source's values, if tasks are counted that several waves need.
+    - `by_groups`: whether each group has one task, so that no units wait for their shard. What that
+      holds in memory depends on the source, and is checked by whoever knows it.
+    - Raises PlanError if the plan exceeds the memory or the number of tasks.
+    """
+    resources = waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata)
+    made = make_plan(metadata, source, resources, options, update, notes)
+    if by_groups:
+        edges = made.partition.group_edges
+        return replace(made, partition=Partition(edges, edges), is_staged=False)
+    if x is not None:
+        made = waves_reruns(made, x)
+    made.check_fits()
+    return made
+
+
+def layout_of(x: dask.array.Array, source_id: str | None = None) -> SourceLayout:
+    """What a plan says of values as a source."""
+    identity, is_stable = identity_of(x, source_id), source_id is not None
+    return SourceLayout(x.chunks, n_tasks_of(x), identity, is_stable)
+
+
 def plan_array(
     x: dask.array.Array,
     engine: Engine,
@@ -234,21 +271,8 @@ def plan_array(
     - Raises PlanError if the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
     metadata, notes = new_metadata(x.shape, x.dtype, x.chunks, array, options.strategy)
-    made = make_plan(
-        metadata,
-        SourceLayout(
-            x.chunks,
-            n_tasks_of(x),
-            identity_of(x, options.source_id),
-            is_stable=options.source_id is not None,
-            ref=ref_of(x),
-        ),
-        waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata),
-        options,
-        notes=notes,
-    )
-    made = waves_reruns(made, x)
-    made.check_fits()
+    layout = replace(layout_of(x, options.source_id), ref=ref_of(x))
+    made = plan_into(metadata, layout, engine, options, store, notes=notes, x=x)
     if made.source_reruns > options.max_source_reruns:
         raise PlanError(
             f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times "
@@ -335,12 +359,6 @@ def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
         raise refused(setting, value_of(setting), error.message, error.fields["remedy"]) from None
 
 
-def by_groups(plan: Plan) -> Plan:
-    """The plan with one task for each group, so that no units wait for their shard."""
-    edges = plan.partition.group_edges
-    return replace(plan, partition=Partition(edges, edges), is_staged=False)
-
-
 def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:
     """Threads and memory of an engine's workers.
 
@@ -360,20 +378,6 @@ def waiting(resources: Resources, store: Store | None, metadata: ArrayMetadata) 
         return resources
     held = store.held_nbytes(metadata.most_nbytes)
     return replace(resources, held_nbytes=held, scratch=store.scratch)
-
-
-def plan_into(
-    x: dask.array.Array, metadata: ArrayMetadata, engine: Engine, options: PlanOptions
-) -> Plan:
-    """Plan how `x` would be written into an existing array of the same shape."""
-    made = make_plan(
-        metadata,
-        SourceLayout(x.chunks, n_tasks_of(x), identity_of(x)),
-        resources_of(engine, options.memory_limit_nbytes),
-        options,
-    )
-    made.check_fits()
-    return made
 
 
 def n_tasks_of(x: dask.array.Array) -> int:

@@ -29,10 +29,10 @@ from shardwrite.place.target import Target
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_growth, check_region
-from shardwrite.plan.plan import Plan, Update, make_plan
+from shardwrite.plan.plan import Plan, Update
 from shardwrite.plan.regions import Region, as_region
 from shardwrite.read.array import open_at
-from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of, waiting
+from shardwrite.runs.array_plan import layout_of, plan_into
 from shardwrite.runs.begin import check_updatable
 from shardwrite.runs.old_shards import for_update
 from shardwrite.runs.source_array import SourceArray, as_source_array, check_meaning
@@ -163,8 +163,7 @@ def region_plan(
     _check_names(given, metadata)
     check_meaning(given.known, metadata, "x")
     source = _cast(given.array, metadata.dtype, where.casting)
-    identity = identity_of(given.array, options.source_id)
-    is_stable = options.source_id is not None
+    layout = layout_of(given.array, options.source_id)
     region = where.region
     if isinstance(region, str):
         if region != APPEND:
@@ -175,9 +174,7 @@ def region_plan(
                 remedy=f'give slices, or "{APPEND}" and an axis',
             )
         axis = check_axis(where.axis, metadata.grid.ndim)
-        box = _appended(
-            target, metadata.grid.shape, source.shape, axis, identity, is_stable=is_stable
-        )
+        box = _appended(target, metadata.grid.shape, source.shape, axis, layout)
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
@@ -201,20 +198,9 @@ def region_plan(
     strategy = for_update(target, metadata, options.strategy, box, drops=drop_hdf5)
     options = replace(options, strategy=strategy)
     part, inside = metadata.part(box)
-    made = make_plan(
-        part,
-        SourceLayout(
-            _with_margins(source, inside, part.grid.shape),
-            n_tasks_of(given.array),
-            identity,
-            is_stable=is_stable,
-        ),
-        waiting(resources_of(engine, options.memory_limit_nbytes), target.store, part),
-        options,
-        Update(inside, axis),
-    )
-    made.check_fits()
-    return source, made
+    layout = replace(layout, chunks=_with_margins(source, inside, part.grid.shape))
+    update = Update(inside, axis)
+    return source, plan_into(part, layout, engine, options, target.store, update=update)
 
 
 def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
@@ -326,24 +312,22 @@ def check_axis(axis: int, ndim: int) -> int:
     return int(axis) % ndim
 
 
-def _appended(
-    target: Target, shape: Shape, given: Shape, axis: int, identity: str, *, is_stable: bool
-) -> Box:
+def _appended(target: Target, shape: Shape, given: Shape, axis: int, source: SourceLayout) -> Box:
     """Region of an append.
 
     It begins at the end of the array. If the same append was begun before and is not finished, its
-    region is returned instead. With a `source_id` (`is_stable`), this holds for a finished append,
+    region is returned instead. With a `source_id`, this holds for a finished append,
     too.
     """
-    found = unfinished_append(target, identity, axis)
+    found = unfinished_append(target, source.identity, axis)
     if found is not None and len(found) == len(shape) and found[axis][0] > shape[axis]:
         found = None  # another program has cut off the slices before it
-    receipt = read_receipt(target) if found is None and is_stable else None
+    receipt = read_receipt(target) if found is None and source.is_stable else None
     for update in reversed(receipt.updates if receipt is not None else ()):
         known = update.identity
         if update.given_up or update.is_cut_off(shape):  # cut off by another program
             continue
-        if known.append_axis == axis and known.source == identity:
+        if known.append_axis == axis and known.source == source.identity:
             found = known.region
             break
     if found is not None:

@@ -59,16 +59,15 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, parse_nbytes
-from shardwrite.plan.plan import Part, Plan, check_copying, copying_nbytes, make_plan
+from shardwrite.plan.plan import Part, Plan, check_copying, copying_nbytes
 from shardwrite.read.array import ShardedArray
 from shardwrite.results import human
 from shardwrite.runs.array_plan import (
     ArrayChunks,
-    by_groups,
     identity_of,
     plan_array,
+    plan_into,
     resources_of,
-    waiting,
 )
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import plan_begun
@@ -169,15 +168,10 @@ def plan_gathering(
     - `metadata`: metadata of the array that has the chunks one after the other.
     - `store`: where the volume will lie. If it is not known, nothing waits for it in memory.
     """
-    source = spooling.source
-    resources = resources_of(engine, spooling.resources.memory_limit_nbytes)
-    made = make_plan(
-        metadata,
-        SourceLayout(metadata.grid.sizes, 0, source.identity, source.is_stable),
-        waiting(resources, store, metadata),
-        PlanOptions(write_empty_chunks=spooling.write_empty_chunks),
-    )
-    made = by_groups(made)
+    source, limit = spooling.source, spooling.resources.memory_limit_nbytes
+    layout = SourceLayout(metadata.grid.sizes, 0, source.identity, source.is_stable)
+    options = PlanOptions(write_empty_chunks=spooling.write_empty_chunks, memory_limit=limit)
+    made = plan_into(metadata, layout, engine, options, store, by_groups=True)
     _check_fits(made, spooling.n_shards)
     return made
 

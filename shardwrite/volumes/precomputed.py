@@ -20,7 +20,7 @@ from shardwrite.convert.run import plan_of_copies
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
-from shardwrite.errors import SpecError, redacted
+from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
@@ -28,12 +28,11 @@ from shardwrite.grid import ceil_div
 from shardwrite.options import options_from
 from shardwrite.place.base import at_url, without_kind
 from shardwrite.place.target import resolve_target
-from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, parse_nbytes
 from shardwrite.plan.plan import Plan
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import human
-from shardwrite.runs.array_plan import ArrayChunks, new_metadata, plan_array, resources_of, waiting
+from shardwrite.runs.array_plan import ArrayChunks, new_metadata, plan_array
 from shardwrite.runs.execute import execute, reporting
 from shardwrite.runs.job import ChunkSource, Job, RunOptions, for_new_array
 from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
@@ -97,15 +96,8 @@ def plan_copies(
     if not engine.shares_memory and Capability.SHARED not in array.store.capabilities:
         return "other processes cannot open the store of the array"
     check_nothing_lost(stored)
-    given = options.source_id
-    identity = stored.identity if given is None else redacted(given)
-    is_stable = given is not None
-    layout = SourceLayout(
-        metadata.grid.sizes, 0, identity, is_stable, is_encoded=True, ref=array.ref
-    )
-    resources = waiting(resources_of(engine, options.memory_limit_nbytes), store, metadata)
     decodes = passage.n_encoded > 0
-    made, nbytes = plan_of_copies(metadata, layout, resources, options, decodes=decodes)
+    made, nbytes = plan_of_copies(stored, metadata, engine, options, store, decodes=decodes)
     notes = [f"encoded chunks are copied, {passage}"]
     if passage.n_encoded:
         notes.append(passage.about_edges)
