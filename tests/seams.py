@@ -429,6 +429,20 @@ def signature() -> str:
     return lease.signature()
 
 
+def asking_who_this_is(patch: Any) -> list[Any]:
+    """A list that grows each time that this process is asked for its identity."""
+    asked: list[Any] = []
+    original = lease.this_process
+
+    def this_process() -> Any:
+        asked.append(original())
+        return asked[-1]
+
+    for module in [m for m in sys.modules.values() if vars(m).get("this_process") is original]:
+        patch.setattr(module, "this_process", this_process)
+    return asked
+
+
 def stale_at_once() -> Any:
     """Have every lease that is not this process's count as run out: what a kill left is free."""
     return _giving("lease_times", (15.0, -1.0))

@@ -497,10 +497,9 @@ def _confirm_new(made: RunDirectory) -> None:
 
 def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] | None:
     """Create a run on disk; None where another process was first."""
-    name = new_name()
-    made = [_run_of(requests, number, name, durability) for number in range(len(requests))]
+    made = _runs_of(requests, new_name(), durability)
     first = made[0]
-    draft = first.shared.with_name(f"draft-{name},{signature()}")
+    draft = first.shared.with_name(f"draft-{first.run},{signature()}")
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=first.target.place.rights_like)
@@ -525,32 +524,37 @@ def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] 
     return None
 
 
-def _run_of(requests: Sequence[Request], number: int, name: str, durability: str) -> RunDirectory:
-    """The run of a name, as one of its arrays has it."""
-    request = requests[number]
-    target, intent = request.target, request.intent
-    record = RunRecord.begun(
-        intent,
-        run=name,
-        replaces=_replaces(target, intent),
-        durability=durability,
-        begun_by=this_process(),
-        document_crc32c=crc32c(request.document.encode()),
-        array=target.place.array_name,
-        together=_together(requests, number) if len(requests) > 1 else None,
-    )
-    return RunDirectory(target, record)
+def _runs_of(requests: Sequence[Request], name: str, durability: str) -> list[RunDirectory]:
+    """The run of a name, as each of its arrays has it."""
+    begun_by, n_shards = this_process(), sum(request.n_shards for request in requests)
+
+    def run_of(number: int, request: Request) -> RunDirectory:
+        target, intent = request.target, request.intent
+        record = RunRecord.begun(
+            intent,
+            run=name,
+            replaces=_replaces(target, intent),
+            durability=durability,
+            begun_by=begun_by,
+            document_crc32c=crc32c(request.document.encode()),
+            array=target.place.array_name,
+            together=_together(target, number, len(requests), n_shards)
+            if len(requests) > 1
+            else None,
+        )
+        return RunDirectory(target, record)
+
+    return list(itertools.starmap(run_of, enumerate(requests)))
 
 
-def _together(requests: Sequence[Request], number: int) -> Together:
+def _together(target: Target, number: int, n_arrays: int, n_shards: int) -> Together:
     """What the record of one of several arrays says of the others."""
-    target = requests[number].target
     if target.home is None:
         raise ValueError("these arrays are in no common hierarchy")
     return Together(
         number=number,
-        n_arrays=len(requests),
-        n_shards=sum(request.n_shards for request in requests),
+        n_arrays=n_arrays,
+        n_shards=n_shards,
         name=target.name,
         home=os.path.relpath(target.home, target.run_path),
         state=os.path.relpath(target.run_path, target.home),

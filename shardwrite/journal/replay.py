@@ -13,8 +13,9 @@ from pathlib import Path
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.journal import lease
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.lease import live_holders, this_process, work_files
+from shardwrite.journal.lease import live_holders, work_files
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines, shards_of
 from shardwrite.journal.rundir import RunDirectory, is_resumed
@@ -107,7 +108,7 @@ def replay(
             found.unended += [begun for begun in file.unended if begun.output == run.number]
             found.lost_boot |= not file.is_of_this_boot
     begun_by = run.record.begun_by
-    found.lost_boot |= begun_by is None or begun_by.boot != this_process().boot
+    found.lost_boot |= begun_by is None or begun_by.boot != lease.boot_id()
     found.lost_boot |= is_resumed(run.target, run.run)
     found.n_journals = len(files)
     return found
@@ -152,7 +153,7 @@ def _parse(run: RunDirectory, path: Path, n_shards: int) -> JournalFile:
     lines = lines_of(run, path, n_shards)
     first = next(lines, None)
     head = Head.from_dict(first or {})
-    writer, boot = head.writer, this_process().boot
+    writer, boot = head.writer, lease.boot_id()
     is_of_this_boot = bool(boot) and writer.boot == boot
     changed = path.stat().st_mtime
     file = JournalFile(

@@ -76,6 +76,16 @@ def test_there_is_one_directory_one_lease_and_one_log(root):
     check(root)
 
 
+def test_whoever_begins_it_is_asked_for_as_often_for_many_arrays_as_for_two(tmp_path):
+    counts = []
+    for n in (2, 12):
+        with pytest.MonkeyPatch.context() as patch:
+            asked = seams.asking_who_this_is(patch)
+            write(tmp_path / f"{n}", names=[f"a{k}" for k in range(n)])
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 0
+
+
 def test_nothing_of_it_is_visible_before_all_is_there(root):
     begin(root)
     assert len(list(root.parent.rglob("journal-*"))) == 1
