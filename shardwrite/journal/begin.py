@@ -497,9 +497,10 @@ def _confirm_new(made: RunDirectory) -> None:
 
 def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] | None:
     """Create a run on disk; None where another process was first."""
-    made = _runs_of(requests, new_name(), durability)
+    name = new_name()
+    made = _runs_of(requests, name, durability)
     first = made[0]
-    draft = first.shared.with_name(f"draft-{first.run},{signature()}")
+    draft = first.shared.with_name(f"draft-{name},{signature()}")
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=first.target.place.rights_like)

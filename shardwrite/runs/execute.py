@@ -297,19 +297,25 @@ def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     try:
         yield begun
     except Stopped:
-        for error in _missing(
-            jobs, begun, "it was stopped on request; run the same command again to go on"
-        ):
+        for error in _missing(jobs, begun, _how_to_go_on):
             raise error from None
         raise
     except WorkersLostError as error:
-        for missing in _missing(jobs, begun, "what is there is kept"):
+        for missing in _missing(jobs, begun, lambda _: "what is there is kept"):
             error.add_note(missing.message)
         raise
 
 
+def _how_to_go_on(job: Job) -> str:
+    if job.part is None:
+        return "it was stopped on request; run the same command again to go on"
+    return (
+        f"these are of {job.part}; it was stopped on request, run the same command again to go on"
+    )
+
+
 def _missing(
-    jobs: Sequence[Job], begun: Sequence[Session], remedy: str
+    jobs: Sequence[Job], begun: Sequence[Session], remedy: Callable[[Job], str]
 ) -> Iterator[IncompleteError]:
     """One error for each run that has not ended, with the shards that this process must write."""
     sessions = {session.job.target: session for session in begun}
@@ -325,7 +331,7 @@ def _missing(
             missing = session.missing
             n_written = session.n_selected - len(missing) - session.n_resumed
         if len(missing):
-            told = remedy if job.part is None else f"these are of {job.part}; {remedy}"
+            told = remedy(job)
             yield incomplete(job.plan.metadata, job.target, missing, told, n_written=n_written)
 
 
