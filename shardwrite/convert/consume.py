@@ -171,8 +171,7 @@ def consume_one(
     )
     run = replace(call.run, durability=target.durability(call.run.durability))
     job = Job(replace(made.chunks, listed=state.listed), made.plan, target, run)
-    with reporting(call.progress, made.plan.raw_nbytes) as on_report:
-        result = execute_consuming(job, engine, on_report, consumer)
+    result = execute_consuming(job, engine, call.progress, consumer)
     left = f"files in {state.path} that are not its own are left there"
     why = (*([one.kept] if one.kept else []), *([] if consumer.finish() else [left]))
     array = ConvertedArray(name=one.name, path=target.label, how="copied", why=why, result=result)

@@ -634,10 +634,10 @@ def _meeting(ranks: Ranks, grid: ShardGrid, other: ShardGrid) -> Iterator[Ranks]
 
 
 def execute_consuming(
-    job: Job, engine: Engine, on_report: OnReport, consumer: Consumer
+    job: Job, engine: Engine, progress: bool | OnReport, consumer: Consumer
 ) -> WriteResult:
     """Write an array, and consume what it is made of."""
-    with Run.open([job], engine, on_report) as run:
+    with Run.open([job], engine, progress) as run:
         for session in run.sessions:  # none if the job was finished before
             n_before = session.ledger.n_done
             consumer.begin(session.ledger, session.directory, deep=job.options.recheck)

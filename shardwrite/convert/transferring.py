@@ -50,7 +50,7 @@ from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import ranks_of_objects, stored_sizes
 from shardwrite.read.stored_array import StoredArray, check_apart
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
-from shardwrite.runs.execute import OnReport, execute, reporting
+from shardwrite.runs.execute import OnReport, execute
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
@@ -541,11 +541,8 @@ def transfer(
         for (name, _), job in zip(tree.arrays, jobs, strict=True):
             _check_replaced(job, name, wanted.infos)
         withdraw_scales(volumes, wanted.infos, jobs[0].durability)
-    with (
-        _explaining(wanted),
-        reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report,
-    ):
-        results = execute(jobs, engine, on_report, looks_again=True)
+    with _explaining(wanted):
+        results = execute(jobs, engine, progress, looks_again=True)
     for name, place in places.items():
         if place.read(DOCUMENT) != documents[name]:
             put_document(place, documents[name], run.durability)

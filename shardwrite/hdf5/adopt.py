@@ -46,7 +46,7 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_indexes
 from shardwrite.read.stored_array import stored_at
 from shardwrite.results import Facts, Result, counted, human
-from shardwrite.runs.execute import execute, reporting
+from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import as_store_error, is_there, local_path
@@ -553,8 +553,7 @@ def adopt(call: AdoptArguments) -> Adopted:
     sources, target, conversion = _planned(call)
     options = options_from(call, RunOptions, remedy_if_there=_ELSEWHERE)
     job = Job(conversion.chunks, conversion.plan, target, for_new_array(options))
-    with reporting(call.progress, conversion.plan.raw_nbytes) as on_report:
-        (result,) = execute([job], active_engine(), on_report)
+    (result,) = execute([job], active_engine(), call.progress)
     planned = sources.planned(target.label, conversion.metadata.index_codec.location)
     return replace(planned, is_plan=False, is_skipped=not result.seconds)  # the run had ended
 

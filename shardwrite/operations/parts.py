@@ -48,7 +48,7 @@ from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import Run, reporting
+from shardwrite.runs.execute import Run
 from shardwrite.runs.in_parts import refuse_missing, refuse_unwritten, run_on
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
@@ -221,13 +221,9 @@ def write_part(call: PartArguments) -> WriteResult:
         if in_own_way is not None:
             return in_own_way.write(Share(source, index, count), call.progress)
         chunks, plan = source.planned(run, resources_of(engine, limit))
-        part = plan.part(index, count)
-        job = Job.of_run(run, chunks, plan, part)
+        job = Job.of_run(run, chunks, plan, plan.part(index, count))
         check_fits(job)
-        with (
-            reporting(call.progress, part.raw_nbytes) as on_report,
-            Run.open([job], engine, on_report, "part") as joined,
-        ):
+        with Run.open([job], engine, call.progress, "part") as joined:
             return joined.execute()[0]
 
     return working_on(

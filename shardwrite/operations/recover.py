@@ -70,7 +70,7 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ShardTable, inspect_shards, of_objects, ranks_of_objects
 from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
-from shardwrite.runs.execute import Run, reporting
+from shardwrite.runs.execute import Run
 from shardwrite.runs.job import ChunkSource, Job, NoChunks, RunOptions
 from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.result import WriteResult, finished, incomplete
@@ -253,10 +253,7 @@ def recover(call: RecoverArguments) -> Recovery:
         if call.dry_run:
             return there.report()
         there.refuse_lost(has_source=call.x is not None, are_empty=call.empty)
-        with (
-            reporting(call.progress, plan.raw_nbytes) as on_report,
-            Run.open([job], engine, on_report, "again") as run,
-        ):
+        with Run.open([job], engine, call.progress, "again") as run:
             run.session.resume_from(there.settled(are_empty=call.empty))
             run.session.enter_ledger()  # so that any call of the plan can go on
             (result,) = run.execute()

@@ -34,7 +34,7 @@ from shardwrite.read.array import open_at, open_sharded
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
-from shardwrite.runs.execute import execute, reporting
+from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
@@ -172,8 +172,7 @@ def write_into(call: RegionArguments) -> WriteResult | Delayed | dask.array.Arra
         return stored_array(job, source, rest) if call.return_stored else rest
     with holding(target):  # as the plan depends on what earlier runs have left
         source, job = region_job(call.x, target, where, engine, options, run)
-        with reporting(call.progress, job.plan.raw_nbytes) as on_report:
-            (result,) = execute([job], engine, on_report)
+        (result,) = execute([job], engine, call.progress)
     return stored_array(job, source) if call.return_stored else result
 
 

@@ -27,7 +27,7 @@ from shardwrite.read.array import open_at
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.array_plan import ArrayChunks, identity_of, layout_of, plan_into, waiting
 from shardwrite.runs.begun import plan_begun, source_begun
-from shardwrite.runs.execute import Run, reporting
+from shardwrite.runs.execute import Run
 from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import ChunkSource, Job, RunOptions
 from shardwrite.runs.kept import accepts_source
@@ -232,10 +232,7 @@ class ArraySteps:
         layout = replace(layout, identity=bad.identity_prefix + layout.identity)
         plan = plan_into(bad.metadata, layout, engine, options.planned)
         job = Job(ArrayChunks(x), plan, bad.target, options.run)
-        with (
-            reporting(options.progress, plan.raw_nbytes) as on_report,
-            Run.open([job], engine, on_report, "again") as run,
-        ):
+        with Run.open([job], engine, options.progress, "again") as run:
             run.session.resume_from(bad.look())
             return run.execute()[0]
 

@@ -60,7 +60,7 @@ from shardwrite.place.target import (
 )
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
-from shardwrite.runs.execute import Run, execute, reporting
+from shardwrite.runs.execute import Run, execute
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.result import WriteResult, has_ended
 from shardwrite.runs.source_array import as_source_array
@@ -390,8 +390,7 @@ def to_sharded_zarr(call: WriteArguments) -> WriteResult | Delayed | dask.array.
 
         rest = as_delayed([job], engine)
         return next(_stored([job], [source.array], rest)) if call.return_stored else rest
-    with reporting(call.progress, plan.raw_nbytes) as on_report:
-        (result,) = execute([job], engine, on_report)
+    (result,) = execute([job], engine, call.progress)
     return next(_stored([job], [source.array], None)) if call.return_stored else result
 
 
@@ -497,8 +496,7 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
 
         rest = as_delayed(jobs, engine)
         return list(_stored(jobs, sources, rest)) if call.return_stored else rest
-    with reporting(call.progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
-        results = execute(jobs, engine, on_report)
+    results = execute(jobs, engine, call.progress)
     return list(_stored(jobs, sources, None)) if call.return_stored else results
 
 

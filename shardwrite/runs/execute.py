@@ -108,7 +108,7 @@ class Run:
         cls,
         jobs: Sequence[Job],
         engine: Engine,
-        on_report: OnReport = lambda _: None,
+        progress: bool | OnReport = False,
         mode: Mode = "write",
         *,
         trusts_journals: bool = False,
@@ -117,6 +117,7 @@ class Run:
 
         Whoever joins a run holds the leases already that `holding` takes.
 
+        - `progress`: as in :func:`reporting`, for all that the plans or their parts write.
         - `trusts_journals`: whether indexes are not read that tasks have noted, where a run is
           joined.
         - Raises ChangedError if a job was finished before, and the array is not what its last run
@@ -127,7 +128,9 @@ class Run:
         """
         start = time.perf_counter()
         joins = mode in ("part", "join", "end")
+        total = sum((job.part or job.plan).raw_nbytes for job in jobs)
         with contextlib.ExitStack() as stack:
+            on_report = stack.enter_context(reporting(progress, total))
             if not joins:
                 jobs = in_one_state(jobs)
                 stack.enter_context(holding(*(job.target for job in jobs)))
@@ -225,7 +228,11 @@ class Run:
 
 
 def execute(
-    jobs: Sequence[Job], engine: Engine, on_report: OnReport, *, looks_again: bool = False
+    jobs: Sequence[Job],
+    engine: Engine,
+    progress: bool | OnReport = False,
+    *,
+    looks_again: bool = False,
 ) -> list[WriteResult]:
     """Write arrays. If another process ends the run of the same plan first, that is the result.
 
@@ -237,7 +244,7 @@ def execute(
     jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
         try:
-            with Run.open(jobs, engine, on_report) as run:
+            with Run.open(jobs, engine, progress) as run:
                 return run.execute(looks_again=looks_again)
         except (RunEndedError, SpecError) as error:
             if isinstance(error, SpecError) and error.fields["field"] != "store":
@@ -250,7 +257,7 @@ def execute(
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
             if len(left) == len(jobs):
                 raise
-            done = iter(execute(left, engine, on_report, looks_again=looks_again) if left else ())
+            done = iter(execute(left, engine, progress, looks_again=looks_again) if left else ())
             return [next(done) if result is None else result for result in ended]
 
 

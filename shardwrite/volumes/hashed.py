@@ -632,11 +632,7 @@ class ScatteredRun:
         return self._write_part(Job.of_run(self.run, chunks, plan, part), progress)
 
     def _write_part(self, job: Job, progress: Progress) -> WriteResult:
-        nbytes = 0 if job.part is None else job.part.raw_nbytes
-        with (
-            reporting(progress, nbytes) as on_report,
-            Run.open([job], self.engine, on_report, "part") as own,
-        ):
+        with Run.open([job], self.engine, progress, "part") as own:
             return own.execute()[0]
 
     def finish(self, n_parts: int | None, progress: Progress, *, keep_report: bool) -> WriteResult:
@@ -645,9 +641,8 @@ class ScatteredRun:
             job = self._spool_job(spool_run)
             plan = gathering_begun(self.run, self._resources, job.plan.n_shards)
             chunks = stack.enter_context(whole_spool(job, self.engine, n_parts, "end"))
-            on_report = stack.enter_context(reporting(progress, plan.raw_nbytes))
             scale = Job.of_run(self.run, chunks, plan, keep_report=keep_report)
-            own = stack.enter_context(Run.open([scale], self.engine, on_report, "end"))
+            own = stack.enter_context(Run.open([scale], self.engine, progress, "end"))
             return own.execute()[0]
 
     def check(self, n_parts: int | None) -> None:

@@ -33,7 +33,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import human
 from shardwrite.runs.array_plan import ArrayChunks, new_metadata, plan_array
-from shardwrite.runs.execute import execute, reporting
+from shardwrite.runs.execute import execute
 from shardwrite.runs.job import ChunkSource, Job, RunOptions, for_new_array
 from shardwrite.runs.result import VolumeResult, WriteResult, volume_result
 from shardwrite.runs.source_array import as_source_array
@@ -451,10 +451,7 @@ def _results(
 ) -> list[WriteResult]:
     """Write all scales: first those whose shards are boxes, together, and then the others."""
     boxes = [job for each, job in zip(volume, jobs, strict=True) if not each.wanted.is_scattered]
-    together: Iterator[WriteResult] = iter(())
-    if boxes:
-        with reporting(progress, sum(job.plan.raw_nbytes for job in boxes)) as on_report:
-            together = iter(execute(boxes, engine, on_report))
+    together = iter(execute(boxes, engine, progress) if boxes else ())
     return [
         write_scattered(each.wanted, job, place.scale, engine, progress)
         if each.wanted.is_scattered
