@@ -297,19 +297,21 @@ def _finished_before(
 def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     """Report the missing shards if the block is stopped, or its workers are lost.
 
-    - Raises IncompleteError in place of `Stopped`, if shards of a run are missing.
+    - Raises IncompleteError in place of `Stopped`, if a run has not ended.
     - Raises WorkersLostError with a note about the missing shards of each run.
     """
     begun: list[Session] = []
     try:
         yield begun
     except Stopped:
-        for error in _missing(jobs, begun, _how_to_go_on):
+        errors = [*_missing(jobs, begun, _how_to_go_on)]
+        for error in sorted(errors, key=lambda error: not error.fields["missing"]):
             raise error from None
         raise
     except WorkersLostError as error:
         for missing in _missing(jobs, begun, lambda _: "what is there is kept"):
-            error.add_note(missing.message)
+            if missing.fields["missing"]:
+                error.add_note(missing.message)
         raise
 
 
@@ -337,9 +339,8 @@ def _missing(
             session.learn()  # Tasks that were in flight have ended, and their reports are not here.
             missing = session.missing
             n_written = session.n_selected - len(missing) - session.n_resumed
-        if len(missing):
-            told = remedy(job)
-            yield incomplete(job.plan.metadata, job.target, missing, told, n_written=n_written)
+        told, metadata = remedy(job), job.plan.metadata
+        yield incomplete(metadata, job.target, missing, told, n_written=n_written)
 
 
 # ---- Computation of the graphs of sessions: run them on an engine, and collect the reports

@@ -71,35 +71,20 @@ if TYPE_CHECKING:
 # ---- Task graphs, made from a plan and a source of chunks
 
 
+@dataclass(frozen=True, slots=True)
 class GroupGraph:
-    """Builder of graphs for groups of a plan, without the shards that are done.
+    """Builder of graphs for groups of a plan, without the shards that are done."""
 
-    - `source`: the source. It covers the plan's array, or its region.
-    - `shares_memory`: whether tasks take their inputs from this process without a copy.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        spec: WriteSpec,
-        source: ChunkSource,
-        ledger: Ledger,
-        name: str,
-        *,
-        shares_memory: bool,
-    ) -> None:
-        self._plan, self._spec, self._source, self._ledger, self._name = (
-            plan,
-            spec,
-            source,
-            ledger,
-            name,
-        )
-        self._shares_memory = shares_memory
+    plan: Plan
+    spec: WriteSpec
+    source: ChunkSource  # covers the plan's array, or its region
+    ledger: Ledger
+    name: str  # part of the keys of all tasks
+    shares_memory: bool  # whether tasks take their inputs from this process without a copy
 
     def committing(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
         """Graph of all tasks of some groups, and keys of those that return a `GroupReport`."""
-        if self._plan.partition.is_fused or self._source.is_encoded:
+        if self.plan.partition.is_fused or self.source.is_encoded:
             return self.fused(groups)
         return self.direct(groups)
 
@@ -108,9 +93,9 @@ class GroupGraph:
         layer: dict[Key, Any] = {}
         keys = []
         for rank in groups:
-            key = (f"shardwrite-write-{self._name}", rank)
-            group = self._plan.partition.group_box(rank)
-            layer |= self._source.write(self._at(key, group, self._ledger.done_within(group)))
+            key = (f"shardwrite-write-{self.name}", rank)
+            group = self.plan.partition.group_box(rank)
+            layer |= self.source.write(self._at(key, group, self.ledger.done_within(group)))
             keys.append(key)
         return self._graph(layer), keys
 
@@ -120,21 +105,21 @@ class GroupGraph:
         keys: dict[int, list[Key]] = {}
         for rank in groups:
             keys[rank] = []
-            group = self._plan.partition.group_box(rank)
-            done = self._ledger.done_within(group)
+            group = self.plan.partition.group_box(rank)
+            done = self.ledger.done_within(group)
             for number, block in enumerate(self._blocks(group, done)):
-                key = (f"shardwrite-encode-{self._name}", rank, number)
-                layer |= self._source.encode(self._at(key, block, done))
+                key = (f"shardwrite-encode-{self.name}", rank, number)
+                layer |= self.source.encode(self._at(key, block, done))
                 keys[rank].append(key)
         return self._graph(layer), keys
 
     def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
         """Blocks of a group that touch the region and a shard that is not done."""
-        blocks = self._plan.partition.blocks_in(group)
-        if self._plan.region is not None:
-            blocks = [block for block in blocks if block.intersect(self._plan.region).size]
+        blocks = self.plan.partition.blocks_in(group)
+        if self.plan.region is not None:
+            blocks = [block for block in blocks if block.intersect(self.plan.region).size]
         if done:
-            grid = self._plan.metadata.grid
+            grid = self.plan.metadata.grid
             blocks = [
                 block
                 for block in blocks
@@ -146,11 +131,11 @@ class GroupGraph:
         """Layer and keys of commit tasks, each of which returns a `GroupReport`."""
         layer: dict[Key, Any] = {}
         for rank, blocks in encoded.items():
-            group = self._plan.partition.group_box(rank)
-            done = self._ledger.done_within(group)
+            group = self.plan.partition.group_box(rank)
+            done = self.ledger.done_within(group)
             where = _Blocks(group, self._blocks(group, done), done)
-            key = (f"shardwrite-commit-{self._name}", rank)
-            layer[key] = Task(key, _commit, self._spec, where, List(*blocks))
+            key = (f"shardwrite-commit-{self.name}", rank)
+            layer[key] = Task(key, _commit, self.spec, where, List(*blocks))
         return layer, list(layer)
 
     def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
@@ -159,22 +144,22 @@ class GroupGraph:
         layer, commits = self.commit(
             {rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()}
         )
-        name = f"shardwrite-commit-{self._name}"
-        encode = f"shardwrite-tasks-{self._name}"
+        name = f"shardwrite-commit-{self.name}"
+        encode = f"shardwrite-tasks-{self.name}"
         layers: dict[str, Any] = {**graph.layers, name: layer}
         return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
 
     def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
-        return self._source.graph(f"shardwrite-tasks-{self._name}", layer)
+        return self.source.graph(f"shardwrite-tasks-{self.name}", layer)
 
     def _at(self, key: Key, box: Box, skip: frozenset[Shape]) -> TaskBox:
         return TaskBox(
             key=key,
-            name=self._name,
-            spec=self._spec,
+            name=self.name,
+            spec=self.spec,
             box=box,
             skip=skip,
-            shares_memory=self._shares_memory,
+            shares_memory=self.shares_memory,
         )
 
 
