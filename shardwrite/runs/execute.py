@@ -53,6 +53,7 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import holding, run_at
+from shardwrite.place.target import untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin
@@ -93,7 +94,10 @@ def execute(
             from shardwrite.runs.kept import accepted  # for sources that a user vouches for
 
             jobs = [accepted(job) for job in jobs]
-        results = [finished_before(job, engine, on_report) for job in jobs]
+        new = untouched(job.target for job in jobs if job.makes_array)
+        results = [
+            None if job.target in new else finished_before(job, engine, on_report) for job in jobs
+        ]
         todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
         try:
             with contextlib.ExitStack() as stack, explaining(todo) as begun:
