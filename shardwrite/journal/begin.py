@@ -404,7 +404,7 @@ def begin_runs(
             if request.target not in unseen and not _may_begin(request):
                 break  # another process has begun a run, and what stands there is that run's
         else:
-            made = _create(new, unseen, durability)
+            made = _create(new, durability, unseen)
             if made is None:
                 continue
             if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
@@ -499,7 +499,7 @@ def _confirm_new(made: RunDirectory) -> None:
 
 
 def _create(
-    requests: Sequence[Request], fresh: Collection[Target], durability: str
+    requests: Sequence[Request], durability: str, fresh: Collection[Target] = ()
 ) -> list[RunDirectory] | None:
     """Create a run on disk; None where another process was first.
 
