@@ -11,7 +11,6 @@ import errno
 import itertools
 import json
 import os
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,9 +55,10 @@ from shardwrite.place.target import (
     check_surroundings,
     check_target,
     refuse_in_place,
+    untouched,
 )
 from shardwrite.records import OtherVersionError
-from shardwrite.stores.directories import make_directories
+from shardwrite.stores.directories import fsync_directory, make_directories
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -66,8 +66,9 @@ from shardwrite.stores.looking import (
     parse_json,
     read_file,
     read_limit,
+    write_new,
 )
-from shardwrite.stores.posix import check_movable, keep_room, sync_entry, write_file
+from shardwrite.stores.posix import check_movable, keep_room
 from shardwrite.stores.removal import remove_state
 
 # ---- Runs whose array is gone: removed, or replaced by another one
@@ -373,13 +374,17 @@ def begin_runs(
 
     - Returns: for each array its run, and whether that is new.
     """
+    fresh = untouched(request.target for request in requests if request.intent.makes_array)
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
-        check_surroundings(request.target)
+        if request.target not in fresh:
+            check_surroundings(request.target)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]
     for _ in range(_MAX_TRIES):
         for request in requests:
+            if request.target in fresh:
+                continue
             found = tidied_run(request.target)
             if restart and found is not None and _starts_over(found, request.intent, names):
                 found = None
@@ -388,7 +393,7 @@ def begin_runs(
                     _refuse_other(found, request.intent)
                 confirm(request.target)
                 begun[request.target] = found, False
-        restart = False
+        restart, unseen, fresh = False, fresh, frozenset()
         if not all(map(_claim_rest, {run.run: run for run, _ in begun.values()}.values())):
             begun.clear()
             continue
@@ -396,15 +401,14 @@ def begin_runs(
         if not new:
             break
         for request in new:
-            if not _may_begin(request):
+            if request.target not in unseen and not _may_begin(request):
                 break  # another process has begun a run, and what stands there is that run's
         else:
-            made = _create(new, durability)
+            made = _create(new, durability, unseen)
             if made is None:
                 continue
             if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
-                for one in made:
-                    _check_alone(one)
+                _check_alone(made)
                 _confirm_new(made[0])
                 begun |= {one.target: (one, True) for one in made}
                 break
@@ -469,20 +473,19 @@ def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
         )
 
 
-def _check_alone(made: RunDirectory) -> None:
-    """Refuse to go on where the new run must not be.
+def _check_alone(made: Sequence[RunDirectory]) -> None:
+    """Refuse to go on where an array is being converted in its place.
 
-    That is if another user has made the directory that it lies in, or if the array is being
-    converted in its place. A conversion looks for runs once it has left its record, so that one of
-    the two sees the other.
+    A conversion looks for runs once it has left its record, so that one of the two sees the other.
     """
+    above = dict[Path, None]()
     try:
-        require_trusted(made.target)
-        directory = made.target.place.local_path
-        if directory is not None:
-            refuse_in_place(directory)
+        for one in made:
+            directory = one.target.place.local_path
+            if directory is not None:
+                refuse_in_place(directory, above)
     except JournalError:
-        cancel_begin(made, is_claimed=True)
+        cancel_begin(made[0], is_claimed=True)
         raise
 
 
@@ -495,10 +498,15 @@ def _confirm_new(made: RunDirectory) -> None:
         raise
 
 
-def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] | None:
-    """Create a run on disk; None where another process was first."""
+def _create(
+    requests: Sequence[Request], durability: str, fresh: Collection[Target] = ()
+) -> list[RunDirectory] | None:
+    """Create a run on disk; None where another process was first.
+
+    - `fresh`: targets where nothing stood a moment ago. The caller looks again.
+    """
     name = new_name()
-    made = _runs_of(requests, name, durability)
+    made = _runs_of(requests, name, fresh, durability)
     first = made[0]
     draft = first.shared.with_name(f"draft-{name},{signature()}")
     try:
@@ -506,8 +514,13 @@ def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] 
         make_directories(draft, durability, like=first.target.place.rights_like)
         for one, request in zip(made, requests, strict=True):
             _write_draft(one, request, draft / one.path.relative_to(first.shared), durability)
+        is_several = first.path != first.shared and durability != "none"
+        if is_several:
+            fsync_directory(draft)
         os.rename(draft, first.shared)
-        if all(map(_claim, made)):
+        if is_several:  # else whoever claims syncs it
+            fsync_directory(first.shared.parent)
+        if _claim_all(made):
             return made
     except BaseException as error:
         note_failed(draft, first.shared)
@@ -525,25 +538,29 @@ def _create(requests: Sequence[Request], durability: str) -> list[RunDirectory] 
     return None
 
 
-def _runs_of(requests: Sequence[Request], name: str, durability: str) -> list[RunDirectory]:
+def _runs_of(
+    requests: Sequence[Request], name: str, fresh: Collection[Target], durability: str
+) -> list[RunDirectory]:
     """The run of a name, as each of its arrays has it."""
     begun_by, n_shards = this_process(), sum(request.n_shards for request in requests)
 
     def run_of(number: int, request: Request) -> RunDirectory:
         target, intent = request.target, request.intent
+        document = request.document.encode()
         record = RunRecord.begun(
             intent,
             run=name,
-            replaces=_replaces(target, intent),
+            replaces=target not in fresh and _replaces(target, intent),
             durability=durability,
             begun_by=begun_by,
-            document_crc32c=crc32c(request.document.encode()),
+            document_crc32c=crc32c(document),
             array=target.place.array_name,
             together=_together(target, number, len(requests), n_shards)
             if len(requests) > 1
             else None,
         )
-        return RunDirectory(target, record)
+        own = document if record.together is not None else None
+        return RunDirectory(target, record, begun_with=own)
 
     return list(itertools.starmap(run_of, enumerate(requests)))
 
@@ -566,20 +583,45 @@ def _write_draft(one: RunDirectory, request: Request, directory: Path, durabilit
     """Write the files of an array into the draft of a run."""
     document, plan = request.document.encode(), one.record.to_json()
     _check_readable(document, plan)
-    make_directories(directory, durability)
-    attempt = uuid.uuid4().hex
-    write_file(directory / DOCUMENT, document, durability=durability, attempt=attempt)
-    write_file(directory / "plan.json", plan, durability=durability, attempt=attempt)
-    keep_room(directory / "plan.json")
+    if one.path != one.shared:
+        os.mkdir(directory)
+    is_durable = durability != "none"
+    write_new(directory / DOCUMENT, document, is_durable=is_durable)
+    write_new(directory / "plan.json", plan, is_durable=is_durable)
+    if is_durable:
+        fsync_directory(directory)
+    if one.number == 0:  # once for all arrays of the run
+        keep_room(directory / "plan.json")
     place = one.target.place
     if isinstance(place, Directory) and one.record.replaces:
         check_movable(place.path, directory)
 
 
+def _claim_all(runs: Sequence[RunDirectory]) -> bool:
+    """Link the plans of all arrays of a run to their places; False if another run has one there.
+
+    A directory of several arrays is synced once.
+    """
+    level, above = runs[0].record.durability, dict[Path, None]()
+    for run in runs:
+        directory = run.target.run_path.parent
+        if run.record.together is not None:
+            like = run.target.place.rights_like
+            is_synced = directory in above or level == "none"
+            make_directories(run.target.run_path, "none" if is_synced else level, like=like)
+        if not _claim(run):
+            return False
+        above[directory] = None
+    for directory in above if level != "none" else ():
+        fsync_directory(directory)
+    return True
+
+
 def _claim(run: RunDirectory) -> bool:
     """Link the plan of a run to its place; False if another run has one there.
 
-    A link is atomic, and fails where there is a plan already.
+    A link is atomic, and fails where there is a plan already. Its name is synced, and that of the
+    directory is not.
     """
     target = run.target
     plan = target.run_path / "plan.json"
@@ -595,7 +637,7 @@ def _claim(run: RunDirectory) -> bool:
             like = target.place.rights_like
             make_directories(target.run_path, run.record.durability, like=like)
     if run.record.durability != "none":
-        sync_entry(plan)
+        fsync_directory(plan.parent)
     return True
 
 
@@ -615,7 +657,7 @@ def _claim_rest(run: RunDirectory) -> bool:
                 if is_there(one.target.run_path / "plan.json"):
                     continue
                 is_same = one.record.replaces == _replaces(one.target, one.record)
-                if not (is_same and _claim(one)):
+                if not (is_same and _claim_all([one])):
                     raise JournalError(
                         f"another call has written {one.target.label} since the run {run.run} was "
                         "begun, which writes it, too. Make this call again with restart=True",

@@ -65,8 +65,10 @@ def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
     return document if shape == before else with_shape(document, shape)
 
 
-def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: Put) -> None:
+def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: Put) -> bool:
     """Add the nodes of a tree to the consolidated metadata of each group above that has such.
+
+    - Returns: whether there is such a group.
 
     - `nodes`: returns the documents of the nodes by their paths in the tree. It is called if there
       is such a group.
@@ -84,7 +86,7 @@ def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: 
             add_member(metadata, name, node, partial(_document_in, group))
         return True
 
-    _change_above(place, enter, put)
+    return _change_above(place, enter, put)
 
 
 def enter_above(
@@ -103,7 +105,7 @@ def enter_above(
     consolidate(place, nodes, put)
 
 
-def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) -> None:
+def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) -> bool:
     """Take a node, and all nodes inside it, out of the consolidated metadata of all groups above.
 
     It comes before the data of the node are replaced or removed. Readers of a group then find no
@@ -111,31 +113,36 @@ def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) 
 
     - `is_due`: returns whether the node must be taken out. It is called after the document of a
       group was read, and each time that another process has changed that document.
+    - Returns: whether there is a group with consolidated metadata above.
     """
 
     def leave(group: Place, metadata: Document) -> bool:
         return remove_member(metadata, place.name_in(group)) and is_due()
 
-    _change_above(place, leave, put)
+    return _change_above(place, leave, put)
 
 
-def _change_above(place: Place, change: Callable[[Place, Document], bool], put: Put) -> None:
-    """Change the documents of all groups above that have consolidated metadata.
+def _change_above(place: Place, change: Callable[[Place, Document], bool], put: Put) -> bool:
+    """Change the documents of all groups above that have consolidated metadata, if there are any.
 
     `change` changes the document of a group, and says whether it is to be written.
     """
+    is_listed = False
     for group in place.groups_above():
         for n_tries in itertools.count(1):
             data = group.read(DOCUMENT)
             metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
             if kind_of_document(metadata) != "group":
-                return
-            if not has_consolidated(metadata, group) or not change(group, metadata):
+                return is_listed
+            has_list = has_consolidated(metadata, group)
+            is_listed |= has_list
+            if not has_list or not change(group, metadata):
                 _discard_claim(group)
                 break
             if put(group, data, metadata):
                 break
             wait_for_others(group, n_tries)
+    return is_listed
 
 
 def check_groups_above(place: Place) -> None:
@@ -177,7 +184,7 @@ def _discard_claim(group: Place) -> None:
 def discard_ends(targets: Iterable[Target], drivers: Collection[str]) -> None:
     """Remove the temporary files of drivers that died while they wrote documents."""
     nodes: dict[str, Place] = {}
-    for place in (target.place for target in targets):
+    for place in () if not drivers else (target.place for target in targets):
         above = place.groups_above() if isinstance(place, Directory) else ()  # others have none
         nodes |= {node.label: node for node in (place, *place.groups, *above)}
     for node, driver in itertools.product(nodes.values(), drivers):

@@ -263,13 +263,14 @@ def begin_beside(
         new = next((run for run, is_new in begun if is_new), None)
         planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
-            for run, _ in begun:
-                refuse_overlapping_runs(run.target, run.record, restart=False)
-        except JournalError:
+            for run, is_new in begun:
+                if not (is_new and run.makes_array and _is_alone(run.target)):
+                    refuse_overlapping_runs(run.target, run.record, restart=False)
+        except JournalError as error:
             if new is None:
                 raise
             cancel_begin(new, is_claimed=True)
-            if attempt == _MAX_TRIES:
+            if attempt == _MAX_TRIES or isinstance(error, UntrustedStateError):
                 raise
             # The pause is random so that one of the two processes is alone.
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
@@ -284,6 +285,15 @@ def begin_beside(
             cancel_begin(new, is_claimed=True)
         raise
     return begun
+
+
+def _is_alone(target: Target) -> bool:
+    """Whether nothing but the plan of a run lies beside an array that the run makes as a whole.
+
+    - Raises UntrustedStateError if what lies there is not trusted.
+    """
+    plan = target.run_path / "plan.json"
+    return target.home is not None and require_trusted(target) == {plan}
 
 
 def _planned(run: RunDirectory) -> Document | None:

@@ -117,6 +117,8 @@ class RunDirectory:
     state: str = "run"
     # What this process has seen of the run, if it only writes a part of it
     view: RunView | None = field(default=None, compare=False, repr=False)
+    # Metadata document, if this process has begun the run
+    begun_with: bytes | None = field(default=None, compare=False, repr=False)
 
     @property
     def run(self) -> str:
@@ -199,14 +201,28 @@ class RunDirectory:
         require_trusted_run(target, self.shared, str(number), [str(number)])
         return replace(self, target=target, record=record, view=None)
 
-    def outputs(self, but: Collection[int] = ()) -> Iterator[RunDirectory]:
+    def outputs(
+        self, but: Collection[int] = (), known: Collection[RunDirectory] = ()
+    ) -> Iterator[RunDirectory]:
         """The run on each of its arrays but some, as far as it is not settled.
 
         The last one comes first, as it is published last.
+
+        - `known`: the run on some of them, which are not looked up.
         """
         together = self.record.together
         n = 1 if together is None else together.n_arrays
-        return filter(None, (self.output(i) for i in range(n - 1, -1, -1) if i not in but))
+        there = {one.number: replace(one, state=self.state) for one in known}
+        numbers = (number for number in range(n - 1, -1, -1) if number not in but)
+        return filter(None, (there.get(number) or self.output(number) for number in numbers))
+
+    @property
+    def may_change_shards(self) -> bool:
+        """Whether shards may be changed in place, or removed. Several arrays of a run are all new.
+
+        What that leaves behind lies in `path`.
+        """
+        return self.record.together is None
 
     @property
     def document_path(self) -> Path:
@@ -221,7 +237,8 @@ class RunDirectory:
     def document(self) -> Document:
         """Metadata document of the array, as it was when the run began."""
         path = self.document_path
-        data = read_there(path) if self.view is None else self.view.document
+        data = self.begun_with if self.view is None else self.view.document
+        data = read_there(path) if data is None else data
         seal = self.record.document_crc32c
         found = parse_document(data, path)
         if not isinstance(found, dict) or crc32c(data) != seal:
@@ -253,19 +270,28 @@ class RunDirectory:
         """Proof of which data are the run's own and may be removed; see `proof_in`."""
         return proof_in(self.path, self.target, self.run, keys)
 
-    def make_room(self, durability: str, driver: str) -> None:
+    def make_room(self, durability: str, driver: str, plain: set[object]) -> None:
         """Take step 3: set the old array aside and make a place for the new one.
 
         Any number of processes may do this, in any order; see :meth:`Place.make_room`.
 
+        - `plain`: `Target.above` of arrays that no group lists, and for which this was done. What
+          is above others in the same groups is not looked at again, and their new entries are not
+          synced. This array's is added.
+
         - Raises RunEndedError if another process has taken the run over.
         """
-        if self.makes_array:
-            with self._told_of_takeover():
-                self.withdraw(durability, driver, self._is_unpublished)
-                replaces = self.record.replaces
-                is_new = not replaces and not self.target.recovers
-                self.target.place.make_room(self, durability, replaces=replaces, is_new=is_new)
+        if not self.makes_array:
+            return
+        above, level = self.target.above, durability
+        replaces = self.record.replaces
+        is_new = not replaces and not self.target.recovers
+        with self._told_of_takeover():
+            if above is not None and above in plain:
+                level = "none"
+            elif not self.withdraw(durability, driver, self._is_unpublished):
+                plain.add(above)
+            self.target.place.make_room(self, level, replaces=replaces, is_new=is_new)
 
     def _is_unpublished(self) -> bool:
         """Whether the run has not published its array yet; an older one may stand there."""
@@ -343,8 +369,10 @@ class RunDirectory:
 
     def publish_groups(
         self, document: Document, groups: Mapping[str, Document], durability: str, driver: str
-    ) -> None:
+    ) -> bool:
         """Make the groups above that are missing, nearest first, and have all list the array.
+
+        - Returns: whether a group lists arrays in consolidated metadata.
 
         - `document`: the array's, as it was published.
         - `groups`: documents of groups by their paths in the store. Others have no attributes.
@@ -357,7 +385,7 @@ class RunDirectory:
                 made = groups.get(group.name) or group_document()
                 if self._replace(group, None, made, durability, driver):
                     break
-        self.consolidate(document, durability, driver)
+        return self.consolidate(document, durability, driver)
 
     def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
@@ -422,20 +450,23 @@ class RunDirectory:
 
         return exclusive(self.target.beside / _CLAIM_OF_END, self.path)
 
-    def consolidate(self, document: Document, durability: str, driver: str) -> None:
-        """Add the array to the consolidated metadata of each group above that has such metadata."""
+    def consolidate(self, document: Document, durability: str, driver: str) -> bool:
+        """Add the array to the consolidated metadata of each group above that has such metadata.
+
+        Returns whether there is such a group.
+        """
         put = partial(self._replace, durability=durability, driver=driver)
-        consolidate(self.target.place, {"": document}.copy, put)
+        return consolidate(self.target.place, {"": document}.copy, put)
 
     def withdraw(
         self, durability: str, driver: str, is_due: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Take the array out of the consolidated metadata of all groups above.
+    ) -> bool:
+        """Take the array out of the consolidated metadata of all groups above, if they have such.
 
         `is_due` says whether it must go, and is asked right before.
         """
         put = partial(self._replace, durability=durability, driver=driver)
-        withdraw(self.target.place, put, is_due)
+        return withdraw(self.target.place, put, is_due)
 
     def _replace(
         self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
@@ -544,16 +575,19 @@ def run_in(plan: Path) -> str:
         return ""
 
 
-def remove_empty(target: Target) -> None:
-    """Remove the directory beside an array, if no run is left in it."""
+def remove_empty(target: Target) -> bool:
+    """Remove the directory beside an array, if no run is left in it; whether that was at once."""
     beside = target.beside
     # This fails if another run has begun there. A directory that stays does no harm.
     for emptied in (target.run_path, beside / UPDATES):
         with contextlib.suppress(OSError):
             emptied.rmdir()
+            if emptied == beside:
+                return True
     _drop_last_claim(beside)
     with contextlib.suppress(OSError):
         beside.rmdir()
+    return False
 
 
 def remove_empty_home(home: Path | None) -> None:

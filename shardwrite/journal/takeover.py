@@ -41,7 +41,7 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -374,16 +374,21 @@ def _same(document: Document) -> Document:
 ENDED, TAKEN = "ended", "taken"
 
 
-def end_run(run: RunDirectory, own_journals: str = "") -> None:
+def end_run(
+    run: RunDirectory, own_journals: str = "", known: Collection[RunDirectory] = ()
+) -> None:
     """End a run whose array is complete.
 
     - `own_journals`: prefix of the names of this process's journals. All tasks in them have ended,
       so these journals need not be read; by default, all journals are read.
+    - `known`: the run on arrays that this process has written; others are looked up.
     """
     over = replace(run, state=ENDED)
-    with contextlib.suppress(FileNotFoundError):  # another process was first
+    try:
         os.rename(run.shared, over.shared)
-    settle(over, own_journals)
+    except FileNotFoundError:  # another process was first, and may have given the run up
+        own_journals = ""
+    settle(over, own_journals, known)
 
 
 def cancel_begin(run: RunDirectory, *, is_claimed: bool) -> None:
@@ -454,32 +459,43 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
                 recover_shard(claim, store, metadata)
 
 
-def settle(over: RunDirectory, own_journals: str = "") -> None:
+def settle(
+    over: RunDirectory, own_journals: str = "", known: Collection[RunDirectory] = ()
+) -> None:
     """Finish the end of a run that is over; see the steps in the module's docstring.
 
     - `own_journals`: prefix of the names of journals that need not be read; see :func:`end_run`.
+      It is empty unless this process has ended the run, and has written all that it wanted to.
     """
     try:
         with as_store_error(str(over.shared), "cannot remove"):
-            _settle(over, own_journals)
+            _settle(over, own_journals, known)
     except (StoreError, RunEndedError):
         if is_there(over.shared):
             raise  # otherwise another process has settled the run
 
 
-def _settle(over: RunDirectory, own_journals: str) -> None:
-    outputs = list(over.outputs()) or [over]
+def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirectory]) -> None:
+    outputs = list(over.outputs(known=known)) or [over]
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
         _remove_tokens(over)
         files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
-        drivers = [over.run, *drivers_in(over.shared)]
+        # Nothing is left of documents that this process has written. Only whoever gives up a run
+        # writes documents in the name of the run.
+        others = drivers_in(over.shared)
+        if own_journals:
+            drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
+        else:
+            drivers = [over.run, *others]
         for one in outputs:
-            give_room(one.path / "plan.json")
+            if one.number == 0:  # which alone keeps some
+                give_room(one.path / "plan.json")
             if (metadata := left.get(one.number)) is not None:
                 store = one.target.store
-                recover_changes(one.path, store, metadata)
+                if one.may_change_shards:
+                    recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
         discard_ends([one.target for one in outputs], drivers)
         if over.state == TAKEN:
@@ -499,13 +515,13 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
     for one in outputs:
         _move_plan(one)
     for one in outputs:
-        _remove_data(one.path, one.proof)
+        if one.record.replaces or one.may_change_shards or not own_journals:
+            _remove_data(one.path, one.proof)
     if over.path != over.shared:
         _remove_data(over.shared, lambda: replace(over.proof(), run_path=over.shared))
     remove_state(over.shared)
     for one in outputs:
-        remove_empty(one.target)
-        if is_there(one.target.run_path):
+        if not remove_empty(one.target) and is_there(one.target.run_path):
             discard_drafts(one.target)
             remove_empty(one.target)
     remove_empty_home(over.home)
@@ -641,6 +657,10 @@ def _move_plan(over: RunDirectory) -> None:
         os.rename(plan, moved)
     except FileNotFoundError:
         return
+    # Most often, it is another name of the same file.
+    with contextlib.suppress(OSError):
+        if os.path.samefile(moved, over.path / "plan.json"):
+            return
     found = run_in(moved)
     # An empty name without a file means that another process has removed the file meanwhile.
     if found != over.run and (found or is_there(moved)):

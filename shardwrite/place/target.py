@@ -54,6 +54,7 @@ __all__ = [
     "resolve_place",
     "resolve_target",
     "target_at",
+    "untouched",
 ]
 
 
@@ -184,6 +185,13 @@ class Target:
     def top(self) -> Place | None:
         """Root of the hierarchy that the array lies in, if it lies in one."""
         return self.place.top if self.around is None else self.around
+
+    @property
+    def above(self) -> object | None:
+        """What is equal for arrays in the same groups of a directory; None in other stores."""
+        if not isinstance(self.place, Directory):
+            return None
+        return self.place.root, self.place.path.parent, self.around
 
     @property
     def name(self) -> str:
@@ -728,6 +736,26 @@ def check_surroundings(target: Target) -> None:
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
 
 
+def untouched(targets: Iterable[Target]) -> frozenset[Target]:
+    """Those of new arrays of which nothing is there, but the first one in each directory.
+
+    The directory is listed once. What lies above is looked at for the first one, and holds for the
+    others, too. Another process may begin to write them at any time.
+    """
+    directories: dict[object, list[Target]] = {}
+    for target in targets:
+        if target.above is not None and not (target.update or target.recovers):
+            directories.setdefault(target.above, []).append(target)
+    found = set[Target]()
+    for first, *others in directories.values():
+        there = {path.name for path in listed(first.directory.path.parent)} if others else set()
+        for target in others:
+            path = target.directory.path
+            if there.isdisjoint(p.name for p in (path, target.beside, conversion_beside(path))):
+                found.add(target)
+    return frozenset(found)
+
+
 def _has_no_files(place: Place) -> bool:
     """Whether nothing but directories lies in a directory itself."""
     return isinstance(place, Directory) and all(
@@ -774,9 +802,16 @@ def conversion_beside(path: Path) -> Path:
     return path.with_name(path.name + CONVERSION_SUFFIX)
 
 
-def refuse_in_place(path: Path) -> None:
-    """Refuse to write to an array that is being converted in its place, or lies in such a tree."""
+def refuse_in_place(path: Path, seen: dict[Path, None] | None = None) -> None:
+    """Refuse to write to an array that is being converted in its place, or lies in such a tree.
+
+    - `seen`: directories that are not looked at again; those that were looked at are added.
+    """
+    seen = {} if seen is None else seen
     for tree in (path, *path.parents):
+        if tree in seen:
+            return
+        seen[tree] = None
         if tree.name and is_there(conversion_beside(tree) / RECORD):
             raise JournalError(
                 f"{tree} is being converted in its place, and nothing else may write to it. Make "

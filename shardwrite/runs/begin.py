@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ from shardwrite.place.target import (
     check_surroundings,
     check_target,
     refuse_kept,
+    untouched,
     warn_of_v2,
 )
 from shardwrite.plan.plan import Part
@@ -49,6 +51,7 @@ from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
+from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, is_there
 from shardwrite.write.context import Scratch, probe_here
 
@@ -119,19 +122,21 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         from shardwrite.runs.reads import check_not_read  # of arrays that change
 
         check_not_read(jobs)
-    for job in jobs:
+    new = untouched(job.target for job in jobs if job.makes_array)
+    there = [job for job in jobs if job.target not in new]
+    for job in there:
         check_surroundings(job.target)
         check_place(job)
-    for job in jobs:
+    for job in there:
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
-    files = dict[Path, list[JournalFile]]()
+    files, plain = dict[Path, list[JournalFile]](), set[object]()
     for session in sessions:
         with (
             _ended_or(session.directory),
             as_store_error(str(session.directory.path), "cannot go on with"),
         ):
-            session.directory.make_room(session.job.durability, session.driver)
+            session.directory.make_room(session.job.durability, session.driver, plain)
             confirm(session.job.target)
             if session.job.target.store.commits_later:
                 session.put_document()
@@ -140,7 +145,19 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             session.list_before()
             session.catch_up(engine, may_list=True, files=_journals_of(session, sessions, files))
         _tell_source(session)
+    _sync_above(sessions)
     return sessions
+
+
+def _sync_above(sessions: Sequence[Session]) -> None:
+    """Make the directories of new arrays durable that lie beside another one."""
+    new = [session for session in sessions if session.job.makes_array]
+    above = Counter(session.job.target.above for session in new if session.job.durability != "none")
+    last = {session.job.target.above: session.job.target for session in new}
+    for key, n_arrays in above.items():
+        if key is not None and n_arrays > 1:
+            with as_store_error(last[key].label, "cannot make durable"):
+                fsync_directory(last[key].directory.path.parent)
 
 
 def _journals_of(
@@ -212,9 +229,10 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
 def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs, by the runs that write them."""
     runs: dict[object, list[Job]] = {}
+    can_be_made = cache(_can_be_made)
     for job in jobs:
         home = job.target.home if job.makes_array else None
-        is_alone = home is None or not _can_be_made(home)
+        is_alone = home is None or not can_be_made(home)
         key = job.target if is_alone else (home, job.options.restart, job.durability)
         runs.setdefault(key, []).append(job)
     return list(runs.values())
@@ -352,6 +370,7 @@ def _open(
     ]
     with _ended_or(directories[0]), taking_part(path, driver, own):
         try:
+            sessions[0].make_parts()  # for all of them
             yield sessions
         except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process
             tell(RUNS, logging.INFO, "this process leaves the run", run=path)
@@ -367,9 +386,11 @@ def _open(
 
 def _check_apart(jobs: Sequence[Job]) -> None:
     """Refuse two jobs for one place, unless they update different shards of one array."""
-    places: dict[str, list[Job]] = {}
+    places: dict[tuple[str, str], list[Job]] = {}
+    real = cache(os.path.realpath)
     for job in jobs:
-        places.setdefault(os.path.realpath(job.target.beside), []).append(job)
+        beside = job.target.beside
+        places.setdefault((real(beside.parent), beside.name), []).append(job)
     pairs = (itertools.combinations(of_place, 2) for of_place in places.values())
     for one, other in itertools.chain.from_iterable(pairs):
         paths = [one.target.label, other.target.label]

@@ -52,6 +52,7 @@ from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import holding, run_at
+from shardwrite.place.target import Target, untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin, join
@@ -135,7 +136,13 @@ class Run:
                 jobs = in_one_state(jobs)
                 stack.enter_context(holding(*(job.target for job in jobs)))
                 jobs = _accepted(jobs, mode)
-            before = [_finished_before(job, engine, on_report, mode) for job in jobs]
+            new = (
+                frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
+            )
+            before = [
+                None if job.target in new else _finished_before(job, engine, on_report, mode)
+                for job in jobs
+            ]
             todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
             with _explaining(todo) as begun:
                 begun += (

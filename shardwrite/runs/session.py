@@ -445,7 +445,8 @@ class Session:
         self.check_written()
         with as_store_error(target.label, "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
-            recover_changes(self.directory.path, target.store, plan.metadata)
+            if self.directory.may_change_shards:
+                recover_changes(self.directory.path, target.store, plan.metadata)
         if not self.job.makes_array:
             return
         if target.store.local_root is not None:
@@ -513,11 +514,11 @@ class Session:
                 self._change_document(listed)
         return None
 
-    def publish_groups(self, document: Document) -> None:
-        """Publish the groups above a new array that are missing."""
+    def publish_groups(self, document: Document) -> bool:
+        """Publish the groups above a new array that are missing; whether a group lists arrays."""
         groups, level = self.job.groups, self.job.durability
         with self._publishing():
-            self.directory.publish_groups(document, groups, level, self.driver)
+            return self.directory.publish_groups(document, groups, level, self.driver)
 
     def leave(self, result: WriteResult) -> None:
         """Leave a receipt in the array, and a report if one is wanted."""
@@ -619,7 +620,8 @@ class Session:
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        if self.part is None:  # no part of a new array is changed in place
+        # No part of a new array is changed in place.
+        if self.part is None and self.directory.may_change_shards:
             recover_changes(self.directory.path, self.job.target.store, metadata)
         found = replay(self.directory, metadata, files=files, among=self.told_in)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
@@ -640,8 +642,6 @@ class Session:
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
-        if self._may_spool:
-            self._parts.mkdir(exist_ok=True)
 
     def _adopt(self, engine: Engine, ledger: Ledger) -> None:
         """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
@@ -723,6 +723,11 @@ class Session:
                 {"failed": cause_of(error)}
             )
 
+    def make_parts(self) -> None:
+        """Make the directory for part files, if tasks may need some."""
+        if self._may_spool:
+            self._parts.mkdir(exist_ok=True)
+
     def discard_parts(self) -> None:
         """Remove the part files of this session's tasks."""
         if not self._may_spool:
@@ -755,10 +760,10 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
         _publish(sessions, results)
         for session in {session.directory.shared: session for session in sessions}.values():
             directory = session.directory
-            own = [s.directory.number for s in sessions if s.directory.shared == directory.shared]
+            own = [s.directory for s in sessions if s.directory.shared == directory.shared]
             with as_store_error(directory.target.label, "cannot end"):
-                if is_left(directory, but=own):
-                    end_run(directory, own_journals(session.driver))
+                if is_left(directory, but=[each.number for each in own]):
+                    end_run(directory, own_journals(session.driver), own)
                     tell(RUNS, logging.INFO, f"ended: {directory.target.label}", run=directory.path)
     except (StoreError, RunEndedError) as error:
         for session in sessions:
@@ -776,8 +781,11 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
                 session.leave(result)
             else:
                 new.append((session, document))
+    plain = set[object]()  # groups that are there, and list no arrays
     for session, document in new:
-        session.publish_groups(document)
+        above = session.job.target.above
+        if (above is None or above not in plain) and not session.publish_groups(document):
+            plain.add(above)
     is_new = {id(session) for session, _ in new}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
