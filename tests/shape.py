@@ -306,12 +306,15 @@ def names_used(tree: ast.Module, modules: Collection[str]) -> set[str]:
     }
 
 
-def private_names(root: Path) -> dict[str, Counter[str]]:
+def private_names(root: Path, below: str = ".") -> dict[str, Counter[str]]:
     """Names that the tests of each folder use and users do not have, with the number of files.
-    Members of a class are as public as it."""
+    Members of a class are as public as it.
+
+    - `below`: only a folder of tests.
+    """
     modules = {module_of(Path("shardwrite", name)) for name in texts_of(root)}
     public, folders = public_names(root), {}
-    for path in sorted((root / "tests").rglob("*.py")):
+    for path in sorted((root / "tests" / below).rglob("*.py")):
         if "node_modules" in path.parts:
             continue
         used = names_used(ast.parse(path.read_text()), modules)
