@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +116,11 @@ class Entered:
         return {home(file)[1] for file in self.functions}
 
 
-def entered_by(call: str, root: Path = ROOT) -> Entered:
-    """What one of the calls enters, in a process that takes the package from a directory."""
+def entered_by(call: str, root: Path = ROOT, python: Sequence[str] = (sys.executable,)) -> Entered:
+    """What one of the calls enters, in a process that takes the package from a directory.
+
+    - `python`: a command that stands for Python, and imports the package in a fresh process.
+    """
     before, program = CALLS[call]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     with tempfile.TemporaryDirectory() as scratch:
@@ -125,7 +129,7 @@ def entered_by(call: str, root: Path = ROOT) -> Entered:
         for text in [prepare] * bool(before) + [program]:
             file = Path(scratch, "program.py")
             file.write_text(text)
-            command = [sys.executable, str(file), *words]
+            command = [*python, str(file), *words]
             done = subprocess.run(
                 command, check=True, env=environment, capture_output=True, text=True
             )

@@ -421,10 +421,10 @@ class Session:
             raise incomplete(
                 plan.metadata, target, self.ledger.missing, "run the same command again to go on"
             )
-        with as_store_error(target.label, "cannot finish"):
-            # Undo changes in place left unfinished by tasks whose shards other tasks have written.
-            recover_changes(self.directory.path, target.store, plan.metadata)
         if not self.job.makes_array:
+            with as_store_error(target.label, "cannot finish"):
+                # Undo changes in place left unfinished by tasks whose shards others have written.
+                recover_changes(self.directory.path, target.store, plan.metadata)
             return
         if target.store.local_root is not None:
             self._check_some_there()
@@ -600,7 +600,7 @@ class Session:
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        if self.part is None:  # no part of a new array is changed in place
+        elif self.part is None:  # nothing of a new array is changed in place
             recover_changes(self.directory.path, self.job.target.store, metadata)
         found = replay(self.directory, metadata, files=files, among=self.told_in)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
