@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import threading
 import time
 from collections.abc import Iterable
@@ -16,7 +15,6 @@ from typing import Any
 __all__ = [
     "PeakMemory",
     "anonymous_memory",
-    "checked_out",
     "file_system",
     "machine",
     "processor_seconds",
@@ -110,34 +108,6 @@ class PeakMemory:
     def above_idle(self) -> int:
         """Bytes at the peak beyond the baseline."""
         return self.peak - self.baseline
-
-
-def checked_out(commit: str, into: Path) -> Path:
-    """The tree of a commit, or the directory that was named.
-
-    Parameters
-    ----------
-    commit : str
-        Commit of this clone, or path of a directory.
-    into : Path
-        Where the tree of a commit is put; it is made.
-
-    Returns
-    -------
-    Path
-        The directory.
-    """
-    if Path(commit).is_dir():
-        return Path(commit).resolve()
-    archive = subprocess.run(
-        ["git", "archive", commit],
-        cwd=Path(__file__).parent.parent,
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    into.mkdir()
-    subprocess.run(["tar", "-x", "-C", into], input=archive.stdout, check=True)
-    return into
 
 
 def tree_size(directory: Path) -> int:

@@ -23,9 +23,10 @@ from benchmarks.aims import aims_markdown, memory_markdown
 from benchmarks.cases import SCALES, Case, select
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.data import ensure_source
-from benchmarks.measure import checked_out, machine, versions
+from benchmarks.measure import machine, versions
 from benchmarks.plots import plot_chunk_sizes
 from benchmarks.report import Report, cell_text
+from tests.commits import checked_out
 
 __all__ = ["main", "run"]
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import checked_out
+from tests.commits import checked_out
 
 __all__ = ["CASES", "main"]
 

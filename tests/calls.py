@@ -9,7 +9,6 @@ shards are taken from those for 600, so that what a run costs once is not counte
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -19,9 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from same_bytes import checked_out
+from commits import ROOT, parser_of, tree_of
 
-ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import sys, dask, dask.array as da, numpy as np
 import shardwrite
@@ -79,13 +77,8 @@ def per_shard(row: str, root: Path = ROOT, n_few: int = 100, n_many: int = 600) 
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("commit", nargs="?", help="a commit, or a directory with the package")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        root = ROOT if given.commit is None else checked_out(given.commit, Path(scratch))
+    chosen = parser_of(__doc__ or "").parse_args()
+    with tree_of(chosen.commit) as root:
         for row in ROWS:
             calls = per_shard(row, root)
             parts = ", ".join(f"{name} {n:.2f}" for name, n in calls.items() if abs(n) >= 0.005)

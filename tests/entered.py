@@ -9,21 +9,20 @@ modules are imported; bodies of modules and classes, comprehensions and lambdas 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from same_bytes import checked_out
+from commits import ROOT, parser_of, tree_of
 from shape import home
 
-ROOT = Path(__file__).parent.parent
 TRACING = '''
 import sys, threading
 
@@ -117,8 +116,11 @@ class Entered:
         return {home(file)[1] for file in self.functions}
 
 
-def entered_by(call: str, root: Path = ROOT) -> Entered:
-    """What one of the calls enters, in a process that takes the package from a directory."""
+def entered_by(call: str, root: Path = ROOT, python: Sequence[str] = (sys.executable,)) -> Entered:
+    """What one of the calls enters, in a process that takes the package from a directory.
+
+    - `python`: a command that stands for Python, and imports the package in a fresh process.
+    """
     before, program = CALLS[call]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     with tempfile.TemporaryDirectory() as scratch:
@@ -127,7 +129,7 @@ def entered_by(call: str, root: Path = ROOT) -> Entered:
         for text in [prepare] * bool(before) + [program]:
             file = Path(scratch, "program.py")
             file.write_text(text)
-            command = [sys.executable, str(file), *words]
+            command = [*python, str(file), *words]
             done = subprocess.run(
                 command, check=True, env=environment, capture_output=True, text=True
             )
@@ -140,30 +142,26 @@ def entered_by(call: str, root: Path = ROOT) -> Entered:
 
 def main() -> None:
     """Print tables of files and functions by room, for each call."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("commit", nargs="?", help="a commit, or a directory with the package")
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--names", action="store_true", help="print files and functions, too")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        root = ROOT if given.commit is None else checked_out(given.commit, Path(scratch))
+    chosen = parser.parse_args()
+    with tree_of(chosen.commit) as root:
         for call in CALLS:
-            found = entered_by(call, root)
-            print_table(call, found)
-            for file, names in sorted(found.functions.items()) if given.names else ():
+            entered = entered_by(call, root)
+            print_table(call, entered)
+            for file, names in sorted(entered.functions.items()) if chosen.names else ():
                 print(f"    {file}: {', '.join(names)}")
 
 
-def print_table(call: str, found: Entered) -> None:
+def print_table(call: str, entered: Entered) -> None:
     """Print the files and functions of each room that a call enters, wings last."""
     n_files, n_functions = Counter[tuple[bool, str]](), Counter[tuple[bool, str]]()
-    for file, names in found.functions.items():
+    for file, names in entered.functions.items():
         wing, room = home(file)
         n_files[wing != "core", room] += 1
         n_functions[wing != "core", room] += len(names)
-    total = f"{len(found.functions)} files, {sum(map(len, found.functions.values()))} functions"
-    print(f"\n{call}: {total}, {found.n_listings} listings")
+    total = f"{len(entered.functions)} files, {sum(map(len, entered.functions.values()))} functions"
+    print(f"\n{call}: {total}, {entered.n_listings} listings")
     for is_wing, room in sorted(n_files):
         counts = f"{n_files[is_wing, room]:4} {n_functions[is_wing, room]:5}"
         print(f"  {'wing ' if is_wing else ''}{room:20} {counts}")

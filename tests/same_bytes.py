@@ -27,7 +27,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))
+from commits import ROOT, tree_of
+
 RECEIPT = "shardwrite-receipt.json"
 BLOCK = 25
 
@@ -182,21 +184,6 @@ def written_by(checkout: Path, seeds: range) -> list[tuple[dict[str, str], bool]
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def checked_out(commit: str, into: Path, *more: str) -> Path:
-    """A commit's package, with more folders, or the directory that was named."""
-    if Path(commit).is_dir():
-        return Path(commit).resolve()
-    archive = subprocess.run(
-        ["git", "archive", commit, "shardwrite", *more], cwd=ROOT, capture_output=True
-    )
-    if archive.returncode:
-        sys.exit(
-            f"{commit} is neither a directory nor a commit of this clone: {archive.stderr.decode().strip()}; fetch it first"
-        )
-    subprocess.run(["tar", "-x", "-C", into], input=archive.stdout, check=True)
-    return into
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -206,17 +193,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--seeds", type=int, nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work:
-        work(given.work, range(*given.seeds))
+    chosen = parser.parse_args()
+    if chosen.work:
+        work(chosen.work, range(*chosen.seeds))
         return
-    if not given.old:
+    if not chosen.old:
         parser.error("--old is needed")
     different, meant, n_files, n_raised = [], [], 0, 0
-    with tempfile.TemporaryDirectory() as scratch:
-        old = checked_out(given.old, Path(scratch))
-        for start in range(given.seed, given.seed + given.cases, BLOCK):
-            seeds = range(start, min(start + BLOCK, given.seed + given.cases))
+    with tree_of(chosen.old) as old:
+        for start in range(chosen.seed, chosen.seed + chosen.cases, BLOCK):
+            seeds = range(start, min(start + BLOCK, chosen.seed + chosen.cases))
             for seed, (before, _), (after, is_meant) in zip(
                 seeds, written_by(old, seeds), written_by(ROOT, seeds), strict=True
             ):
@@ -229,14 +215,14 @@ def main() -> None:
                     (meant if is_meant else different).append(
                         {"seed": seed, "files": sorted(names)[:5]}
                     )
-    found = {
-        "cases": given.cases,
+    summary = {
+        "cases": chosen.cases,
         "files": n_files,
         "refused": n_raised,
         "meant to differ": len(meant),
         "different": different,
     }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(summary, indent=1))
     sys.exit(bool(different))
 
 

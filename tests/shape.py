@@ -7,12 +7,10 @@ time, lazy or for types, that leads from the core into a wing.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import re
 import sys
-import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Collection
@@ -20,9 +18,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from same_bytes import checked_out
+from commits import parser_of, tree_of
 
-ROOT = Path(__file__).parent.parent
 HEADS = ("files", "code", "docstrings", "imports", "signatures", "functions")
 WITHOUT_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -309,12 +306,15 @@ def names_used(tree: ast.Module, modules: Collection[str]) -> set[str]:
     }
 
 
-def private_names(root: Path) -> dict[str, Counter[str]]:
+def private_names(root: Path, below: str = ".") -> dict[str, Counter[str]]:
     """Names that the tests of each folder use and users do not have, with the number of files.
-    Members of a class are as public as it."""
+    Members of a class are as public as it.
+
+    - `below`: only a folder of tests.
+    """
     modules = {module_of(Path("shardwrite", name)) for name in texts_of(root)}
     public, folders = public_names(root), {}
-    for path in sorted((root / "tests").rglob("*.py")):
+    for path in sorted((root / "tests" / below).rglob("*.py")):
         if "node_modules" in path.parts:
             continue
         used = names_used(ast.parse(path.read_text()), modules)
@@ -341,17 +341,14 @@ def show_tests(root: Path, *, names_them: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("commit", nargs="?", help="instead of the working tree")
+    parser = parser_of(__doc__ or "")
     parser.add_argument("--leaks", action="store_true", help="name each import into a wing")
     parser.add_argument(
         "--tests", action="store_true", help="count names in tests that are not public"
     )
     parser.add_argument("--names", action="store_true", help="and tell them")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        more = ("tests", "docs") if chosen.tests else ()
-        root = checked_out(chosen.commit, Path(scratch), *more) if chosen.commit else ROOT
+    with tree_of(chosen.commit) as root:
         if chosen.tests:
             print(show_tests(root, names_them=chosen.names))
         else:

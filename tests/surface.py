@@ -15,14 +15,11 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from same_bytes import checked_out
-
-ROOT = Path(__file__).parent.parent
+from commits import ROOT, tree_of
 
 
 def names() -> Iterator[str]:
@@ -135,8 +132,8 @@ def main() -> None:
     if chosen.against is None:
         print("\n".join(surface(chosen.root)))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        before, after = printed_by(checked_out(chosen.against, Path(scratch))), printed_by(ROOT)
+    with tree_of(chosen.against) as old:
+        before, after = printed_by(old), printed_by(ROOT)
     for line in difflib.unified_diff(before, after, "before", "now", lineterm="", n=0):
         print(line)
 

@@ -662,6 +662,6 @@ def test_nothing_leads_from_the_core_into_wings():
 
 def test_faults_know_nothing_of_how_runs_keep_their_state():
     """They use the verbs of `seams.py`."""
-    used = shape.private_names(PACKAGE.parent)
-    names = used["faults"] + used["crash"]
-    assert [name for name in names if name.split(".")[1] in ("journal", "place", "runs")] == []
+    for folder in ("faults", "crash"):
+        names = shape.private_names(PACKAGE.parent, folder)[folder]
+        assert [name for name in names if name.split(".")[1] in ("journal", "place", "runs")] == []

@@ -6,11 +6,11 @@ import dataclasses
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
+from forks import python
 
 from shardwrite.cli import main
 from shardwrite.convert.transfer import UploadArguments
@@ -131,8 +131,7 @@ assert "OPTIONS=(--answer 7)" in script
 def test_a_keyword_is_added_in_one_file(tmp_path, file, before, field, script):
     pytest.importorskip("griffe")
     copy = tmp_path / "copy"
-    leaves = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "shardwrite", copy / "shardwrite", ignore=leaves)
+    shutil.copytree(ROOT / "shardwrite", copy / "shardwrite")  # with what has been compiled
     changed = copy / "shardwrite" / file
     text = changed.read_text()
     assert text.count(before) == 1
@@ -140,7 +139,7 @@ def test_a_keyword_is_added_in_one_file(tmp_path, file, before, field, script):
     program = tmp_path / "script.py"
     program.write_text(IMPORTS + script)
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, program, copy, ROOT / "docs"]
+    command = [*python(package=False), program, copy, ROOT / "docs"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -34,6 +34,7 @@ from shardwrite.host.dask_config import check_configuration
 from shardwrite.host.environment import configured as configured_workers
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
+from shardwrite.host.terminal import bar_in_terminal
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 
 if TYPE_CHECKING:  # few commands open an array or a source
@@ -321,7 +322,5 @@ def looking_at(opened: Opened, *, quiet: bool) -> Iterator[Callable[[int], None]
     if quiet:
         yield None
         return
-    from shardwrite.runs.execute import bar_in_terminal  # for commands that look at all shards
-
     with bar_in_terminal("checking", opened.array.metadata.grid.n_shards) as advance:
         yield advance

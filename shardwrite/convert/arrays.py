@@ -512,20 +512,20 @@ def _first_file(array: ShardedArray) -> tuple[Shape, Signature] | None:
 def keeping_names(source: StoredArray, options: PlanOptions, begun: str | None) -> PlanOptions:
     """Options of a conversion, of which the strategy keeps what the files have that it replaces.
 
-    - `begun`: what `labelled` gave when the same conversion was begun. Files of the array may be
-      gone since.
+    - `begun`: what `digest_with_label` gave when the same conversion was begun. Files of the array
+      may be gone since.
     """
     framing, metadata = framing_of(options.strategy), source.array.metadata
     if framing is None or not signatures_in(metadata):
         return options
     if begun is not None:
-        return replace(options, strategy=framing.labelled(begun[_N_DIGITS:]))
+        return replace(options, strategy=framing.strategy_from_label(begun[_N_DIGITS:]))
     known = OldShards(metadata, source.array.store, receipt_at(source.place))
     strategy = keeping(known, options.strategy, shards_at_ends(metadata.grid), drops=True)
     return replace(options, strategy=strategy)
 
 
-def labelled(digest: str, asked: Strategy, kept: Strategy) -> str:
+def digest_with_label(digest: str, asked: Strategy, kept: Strategy) -> str:
     """A digest of a conversion, with the label of its strategy if the files have decided it."""
     return f"{digest}{kept.label}" if framing_of(asked) and asked != kept else digest
 

@@ -20,8 +20,8 @@ from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
     consolidate,
+    digest_with_label,
     keeping_names,
-    labelled,
     make_groups,
     new_groups,
     plan_all,
@@ -148,10 +148,10 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
 
 
 def digest_of(made: ArrayConversion, call: ConversionCall) -> str:
-    """Digest of what the array becomes, and the label of a strategy; see `labelled`."""
+    """Digest of what the array becomes, and the label of a strategy; see `digest_with_label`."""
     facts = [made.metadata.document, call.wanted.options.drop_empty]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return labelled(digest, call.options.strategy, made.plan.strategy)
+    return digest_with_label(digest, call.options.strategy, made.plan.strategy)
 
 
 def consume_one(

@@ -74,7 +74,7 @@ def signatures_in(metadata: ArrayMetadata) -> tuple[Signature, ...]:
     return tuple(signature for signature in SIGNATURES if names <= signature.codecs)
 
 
-def labelled(label: str | None) -> Signature | None:
+def signature_for_label(label: str | None) -> Signature | None:
     """Signature of the shards that the strategy of a label writes; None if they are plain ones."""
     return next((each for each in SIGNATURES if each.label.fullmatch(label or "")), None)
 
@@ -197,7 +197,7 @@ class Framing(Protocol):
         - `drops`: whether such files may be dropped.
         """
 
-    def labelled(self, label: str) -> Strategy:
+    def strategy_from_label(self, label: str) -> Strategy:
         """The strategy by which a call was begun, of which only the label is known."""
 
     def frame(self, metadata: ArrayMetadata, index: Shape) -> Frame:

@@ -548,14 +548,14 @@ class AppendOnly(Strategy):
         )
 
 
-def labelled(label: str) -> Strategy:
+def strategy_from_label(label: str) -> Strategy:
     """Strategy of this package with a given label; its `max_unused` is the default.
 
     Plans that older versions have left on disk have nothing but the label.
 
     Examples
     --------
-    >>> labelled("fixed-order (F)")
+    >>> strategy_from_label("fixed-order (F)")
     FixedOrder(order='F', in_place=False, max_unused=0.25)
     """
     orders = sorted(set(ORDER_ALIASES.values()))

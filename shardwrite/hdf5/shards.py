@@ -285,7 +285,7 @@ class Hdf5Framing:
             return strategy
         return replace(strategy, dataset=chosen or noted or DEFAULT_DATASET)
 
-    def labelled(self, label: str) -> Strategy:
+    def strategy_from_label(self, label: str) -> Strategy:
         """See `Framing`."""
         strategy = self.strategy
         return strategy if strategy.dataset else replace(strategy, dataset=dataset_of(label))

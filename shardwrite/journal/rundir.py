@@ -46,7 +46,7 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,7 @@ from shardwrite.journal.documents import (
     wait_for_others,
     withdraw,
 )
-from shardwrite.journal.lease import CLOCK, is_left_behind, work_files
+from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
@@ -617,10 +617,13 @@ def _drop_last_claim(beside: Path) -> None:
             raise
 
 
-def drivers_in(directory: Path) -> list[str]:
-    """Names of the drivers that have a lease in a run's directory."""
-    leases = work_files(directory, "lease-", ".json")
-    return [lease.stem.removeprefix("lease-") for lease in leases]
+def drivers_in(there: Iterable[Path]) -> list[str]:
+    """Names of the drivers that have a lease among the files of a run."""
+    return [
+        path.stem.removeprefix("lease-")
+        for path in there
+        if path.name.startswith("lease-") and path.suffix == ".json"
+    ]
 
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:

@@ -439,7 +439,7 @@ def drop_orphan(run: RunDirectory) -> None:
     with as_store_error(str(run.path), "cannot remove"):
         with contextlib.suppress(FileNotFoundError):
             os.rename(run.shared, over.shared)
-        _remove_tokens(over)
+        _remove_tokens(work_files(over.shared))
         for one in over.outputs():
             one.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
     settle(over)
@@ -480,11 +480,12 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        _remove_tokens(over)
+        there = work_files(over.shared)  # since it was renamed, nobody can add a file
+        _remove_tokens(there)
         files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
         # Nothing is left of documents that this process has written. Only whoever gives up a run
         # writes documents in the name of the run.
-        others = drivers_in(over.shared)
+        others = drivers_in(there)
         if own_journals:
             drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
         else:
@@ -494,7 +495,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                 give_room(one.path / "plan.json")
             if (metadata := left.get(one.number)) is not None:
                 store = one.target.store
-                if one.may_change_shards:
+                if not one.makes_array:
                     recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
         discard_ends([one.target for one in outputs], drivers)
@@ -527,10 +528,11 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
     remove_empty_home(over.home)
 
 
-def _remove_tokens(over: RunDirectory) -> None:
-    """Remove the tokens of all processes of a run that is over."""
-    for token in work_files(over.shared, TOKEN):
-        token.unlink(missing_ok=True)
+def _remove_tokens(there: Iterable[Path]) -> None:
+    """Remove the tokens of all processes of a run that is over, among all of its files."""
+    for path in there:
+        if path.name.startswith(TOKEN):
+            path.unlink(missing_ok=True)
 
 
 def _metadata_left(over: RunDirectory) -> ArrayMetadata | None:

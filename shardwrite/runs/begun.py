@@ -13,7 +13,7 @@ from typing import Any
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.format.strategies import labelled
+from shardwrite.format.strategies import strategy_from_label
 from shardwrite.grid import ShardGrid
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.plan.estimate import Resources
@@ -41,7 +41,7 @@ def plan_begun(
             raise ValueError("it is not the plan of a whole array")  # noqa: TRY301 (told below)
         strategy, format_ = _opened(run, "strategy"), _opened(run, "shard_format")
         if strategy is None:  # an older version began the run
-            strategy = labelled(str(what.strategy))
+            strategy = strategy_from_label(str(what.strategy))
         metadata = parse_metadata(json.dumps(run.document))
         own = metadata.shard_format
         is_other = format_ is not None and (own is None or own.to_dict() != format_.to_dict())

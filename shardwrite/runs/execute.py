@@ -22,7 +22,6 @@ import contextlib
 import errno
 import itertools
 import logging
-import os
 import sys
 import time
 from collections import Counter
@@ -48,6 +47,7 @@ from shardwrite.errors import (
 from shardwrite.format.node import DOCUMENT, layout_in
 from shardwrite.grid import ravel, unravel
 from shardwrite.host.stopping import RUNS, tell
+from shardwrite.host.terminal import bar_in_terminal
 from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
@@ -707,45 +707,6 @@ def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
     """Tell a receiver of reports what an earlier call had written, if it wants to know."""
     if raw_nbytes and isinstance(on_report, Progress):
         on_report.found(raw_nbytes)
-
-
-@contextlib.contextmanager
-def bar_in_terminal(
-    word: str, total: int, *, counts_nbytes: bool = False
-) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar on standard error while the block runs, if that is a terminal.
-
-    The block gets a function that moves the bar on, or None.
-
-    - `total`: number of shards, or of bytes if it `counts_nbytes`.
-    """
-    # Most runs show no bar, and rich takes longer to import than a small array takes to write.
-    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        # Older versions of rich print a line break even if the bar is disabled.
-        yield None
-        return
-    amounts = (
-        (DownloadColumn(), TransferSpeedColumn()) if counts_nbytes else (MofNCompleteColumn(),)
-    )
-    columns = (TextColumn(word), BarColumn(), *amounts, TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(word, total=total)
-        yield lambda n: progress.update(task, advance=n)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.frame import Signature, framing_of, labelled, signatures_in
+from shardwrite.format.frame import Signature, framing_of, signature_for_label, signatures_in
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid
@@ -65,7 +65,7 @@ class OldShards:
         is_of_run = made.tells_strategy and len(shape) == len(bounds)
         is_inside = is_of_run and all(a < n for (a, _), n in zip(bounds, shape, strict=True))
         label = made.strategy
-        return label if is_inside or labelled(label) is not None else None
+        return label if is_inside or signature_for_label(label) is not None else None
 
     def look(self, index: Shape, what: Callable[[ObjectReader], _Found]) -> _Found | None:
         """See `format.frame.OldShards`."""
@@ -96,7 +96,7 @@ class OldShards:
         """
         label = self.label_at(index)
         if label is not None:
-            return labelled(label)
+            return signature_for_label(label)
         for beside in self.beside(index):
             found = self.look(beside, lambda reader: [signature_of(self.metadata, reader)])
             if found is not None:
@@ -158,7 +158,11 @@ def for_update(
         return strategy
     known = OldShards.of(target, metadata)
     found = keeping(known, strategy, shards_at_ends(metadata.grid, box), drops=drops)
-    if box is not None and any(map(labelled, known.labels)) and framing_of(strategy) is None:
+    if (
+        box is not None
+        and any(map(signature_for_label, known.labels))
+        and framing_of(strategy) is None
+    ):
         keeping(known, strategy, metadata.grid.shards_in(box), drops=drops)
     return found
 

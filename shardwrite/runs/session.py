@@ -443,11 +443,10 @@ class Session:
         plan, target = self.job.plan, self.job.target
         self.only = None
         self.check_written()
-        with as_store_error(target.label, "cannot finish"):
-            # Undo changes in place left unfinished by tasks whose shards other tasks have written.
-            if self.directory.may_change_shards:
-                recover_changes(self.directory.path, target.store, plan.metadata)
         if not self.job.makes_array:
+            with as_store_error(target.label, "cannot finish"):
+                # Undo changes in place left unfinished by tasks whose shards others have written.
+                recover_changes(self.directory.path, target.store, plan.metadata)
             return
         if target.store.local_root is not None:
             self._check_some_there()
@@ -620,8 +619,7 @@ class Session:
         metadata = self.job.plan.metadata
         if self.job.makes_array:
             self.directory.check_mark()
-        # No part of a new array is changed in place.
-        if self.part is None and self.directory.may_change_shards:
+        elif self.part is None:  # nothing of a new array is changed in place
             recover_changes(self.directory.path, self.job.target.store, metadata)
         found = replay(self.directory, metadata, files=files, among=self.told_in)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())

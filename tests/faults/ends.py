@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import dask
@@ -154,15 +155,30 @@ def begin_stream(path: Path) -> None:
     shardwrite.create(path, (0, 20), "u4", **LAYOUT)
 
 
+def kill_amid_shards(action: Callable[[], object]) -> None:
+    """Do something in a process that is killed when two of its four shards are in their places."""
+
+    def kill_before_the_third(writer: Any, *_: object) -> None:
+        if writer.key == "c/1/0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def act() -> None:
+        seams.before(None, "rename a file", kill_before_the_third)
+        action()
+
+    ended = in_child(act)
+    assert ended == "killed", ended
+
+
 def interrupt_update(path: Path) -> None:
     """An update that a kill has ended amid its shards."""
     make(path)
-    in_child(lambda: update(path, strategy=FixedOrder(in_place=True)), 45)
+    kill_amid_shards(lambda: update(path, strategy=FixedOrder(in_place=True)))
 
 
 def interrupt_write(path: Path) -> None:
     """A run that a kill has ended amid its shards."""
-    in_child(lambda: source(OLD).to_sharded_zarr(path, **LAYOUT), 45)
+    kill_amid_shards(lambda: source(OLD).to_sharded_zarr(path, **LAYOUT))
 
 
 def lose_state(path: Path) -> None:
@@ -201,7 +217,7 @@ def interrupt_replacement(path: Path) -> None:
     if not path.exists():
         make(path)
     shutil.copytree(path, before(path))
-    in_child(lambda: write(path, mode="w"), 45)
+    kill_amid_shards(lambda: write(path, mode="w"))
 
 
 def interrupt_in_group(path: Path) -> None:

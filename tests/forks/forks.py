@@ -11,8 +11,11 @@ What differs: the program has another process id than the command; limits, prior
 of the command do not reach it, and nor do variables that are read while modules are imported, but
 for those of dask. A program that would import this package from elsewhere is refused.
 
+Where a test is about how the package itself is imported, or about a copy of it,
+``python(package=False)`` stands for Python with the libraries alone.
+
     python -I -S forks.py --ask SOCKET ARGUMENTS...
-    python forks.py --serve SOCKET
+    python forks.py --serve SOCKET [--libraries]
 """
 
 from __future__ import annotations
@@ -27,23 +30,24 @@ import sys
 LIBRARIES = ("dask.array", "distributed", "numcodecs", "rich", "tensorstore", "zarr", "zarrs")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SIZE = 8  # bytes of a number
+SERVERS = []
 
 
-def python():
-    """The command that stands for Python."""
-    return [sys.executable, "-I", "-S", __file__, "--ask", server()]
+def python(*, package=True):
+    """The command that stands for Python, with this package imported or without."""
+    return [sys.executable, "-I", "-S", __file__, "--ask", server(package)]
 
 
 @functools.cache
-def server():
-    """Start the server; where it listens. It ends with this process."""
+def server(package):
+    """Start a server; where it listens. It ends with this process."""
     import subprocess
     import tempfile
 
     path = os.path.join(tempfile.mkdtemp(prefix="forks-"), "socket")
-    command = [sys.executable, __file__, "--serve", path]
+    command = [sys.executable, __file__, "--serve", path, *["--libraries"] * (not package)]
     started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    server.process = started  # its input stays open for as long as this process lives
+    SERVERS.append(started)  # its input stays open for as long as this process lives
     assert started.stdout.readline() == b"ready\n"
     return path
 
@@ -148,7 +152,7 @@ def serve(path):
                     waiting.unregister(key.fileobj)
 
 
-def load():
+def load(package):
     """Import what programs use. No thread may run where there is a fork."""
     import gc
     import importlib
@@ -157,12 +161,13 @@ def load():
     for name in LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    shardwrite = importlib.import_module("shardwrite")
-    for name in shardwrite.__all__:
-        getattr(shardwrite, name)
-    main = importlib.import_module("shardwrite.cli").main
-    for name in main.commands:
-        main.get_command(None, name)
+    if package:
+        shardwrite = importlib.import_module("shardwrite")
+        for name in shardwrite.__all__:
+            getattr(shardwrite, name)
+        main = importlib.import_module("shardwrite.cli").main
+        for name in main.commands:
+            main.get_command(None, name)
     if threading.active_count() > 1:
         sys.exit(f"threads run: {threading.enumerate()}")
     gc.collect()
@@ -194,10 +199,11 @@ def become(arguments, environment, directory, mask, streams):
     place = here[first] if first in here else os.path.dirname(os.path.realpath(first))
     others = [one for one in sys.path[1:] if one not in before]  # the first is this file's
     sys.path[:] = [place, *paths(), *others]
-    found = importlib.machinery.PathFinder.find_spec("shardwrite", sys.path)
-    ours = sys.modules["shardwrite"].__file__
-    if found is None or not found.origin or not os.path.samefile(found.origin, ours):
-        sys.exit(f"another shardwrite would be imported ({found}): start that with sys.executable")
+    if "shardwrite" in sys.modules:
+        spec = importlib.machinery.PathFinder.find_spec("shardwrite", sys.path)
+        ours = sys.modules["shardwrite"].__file__
+        if spec is None or not spec.origin or not os.path.samefile(spec.origin, ours):
+            sys.exit(f"another shardwrite would be imported ({spec}): give package=False")
     sys.argv[:] = [first, *arguments[1 + len(argument) * (first in ("-c", "-m")) :]]
     return argument
 
@@ -232,9 +238,9 @@ def run(argument):
 
 
 if __name__ == "__main__":
-    what, where, *given = sys.argv[1:]
+    what, where, *more = sys.argv[1:]
     if what == "--ask":
-        ask(where, given)
-    load()
+        ask(where, more)
+    load(package="--libraries" not in more)
     told, opened = serve(where)
     run(become(*told, opened))

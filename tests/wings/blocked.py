@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Collection
 from pathlib import Path
+
+from forks import python
 
 TESTS = Path(__file__).parent.parent
 _BLOCK = """
@@ -25,6 +26,7 @@ class Missing:
         if is_blocked(name):
             raise ModuleNotFoundError(f"{{name}} is missing in this test", name=name)
 
+assert not any(map(is_blocked, sys.modules))
 sys.meta_path.insert(0, Missing)
 """
 
@@ -35,7 +37,7 @@ def run_without(
     """What a program prints that runs without some wings, and without packages of others."""
     block = _BLOCK.format(tests=str(TESTS), wings={*wings}, packages={*packages})
     done = subprocess.run(
-        [sys.executable, "-c", block + program, *map(str, words)],
+        [*python(package=False), "-c", block + program, *map(str, words)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent)},

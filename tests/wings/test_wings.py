@@ -11,13 +11,14 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from blocked import TESTS, run_without
 
 import shardwrite
 from shardwrite.convert.removal import Consumption
 from shardwrite.convert.swap import InPlace
 
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from blocked import run_without
 from shape import WINGS
 
 BLOCKED = [wing for wing in WINGS if wing != "front"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
 import pytest
-from blocked import run_without
 
 import shardwrite
+
+sys.path.insert(0, str(Path(__file__).parent))
+from blocked import run_without
 
 pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
