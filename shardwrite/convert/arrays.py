@@ -39,7 +39,7 @@ from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.documents import alone_with, change_document
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.options import options_from
-from shardwrite.place.base import Place
+from shardwrite.place.base import Place, opened_once
 from shardwrite.place.target import document_of, refuse_names, resolve_place, resolve_target
 from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import ShardedArray
@@ -545,11 +545,12 @@ def convert_all(
     growing = [_settled(one, call.while_growing) for one in made]
     groups = new_groups(tree, is_wanted, dst, call.run.mode)
     documents = {place.name: group.document for group, place in groups}
+    into = opened_once(dst)
     jobs = [
         Job(
             one.planned.chunks,
             one.planned.plan,
-            resolve_target(dst, one.name or None, call.run_dir),
+            resolve_target(into, one.name or None, call.run_dir),
             call.run,
             documents,
         )

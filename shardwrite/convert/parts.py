@@ -43,7 +43,7 @@ from shardwrite.journal.rundir import RunDirectory, in_one_state
 from shardwrite.operations.parts import result_left
 from shardwrite.operations.region import refuse_runs
 from shardwrite.options import options_from
-from shardwrite.place.base import Place
+from shardwrite.place.base import Place, opened_once
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -105,7 +105,7 @@ class PlannedParts:
     @cached_property
     def targets(self) -> Mapping[str, Target]:
         """Target of the conversion of each array, by the name of the array."""
-        dst, run_dir = self.call.dst, self.call.run_dir
+        dst, run_dir = opened_once(self.call.dst), self.call.run_dir
         found = [resolve_target(dst, one.name or None, run_dir) for one in self.made]
         names = [one.name for one in self.made]
         return dict(zip(names, in_one_state(found), strict=True))

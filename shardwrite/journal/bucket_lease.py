@@ -132,6 +132,10 @@ class BucketLease:
             return False
         return self._store.version(proof) is not None and self._put(None)
 
+    def is_as_put(self) -> bool:
+        """Whether the lease is the version that this process has put, and not given back."""
+        return not self._is_released and self._store.version(LEASE) == self._version
+
     def remove(self) -> None:
         """Remove the lease that this process has given back, unless another one has taken it."""
         found = read_lease(self._store)

@@ -46,6 +46,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import shutil
 import threading
@@ -262,6 +263,8 @@ PUT_SECONDS = 5.0
 
 _LEAVE_SECONDS = 5.0
 
+_NEW_SECONDS = 1.0  # since a renewal, for which the lease is only looked at
+
 _holds: dict[Path, _Hold] = {}
 
 _lock = threading.Lock()
@@ -467,6 +470,7 @@ class _Hold:
         self._mirror = Mirror(target.beside)
         self._waiting: bytes | None = None
         self._n_put, self._state, self._older = 0, "", ""
+        self._renewed = -math.inf  # time of the last renewal, by the clock of `process.now`
         self._has_log = False  # the lease was renewed after the first object of the log was put
         self._work = threading.RLock()
         self._stop = threading.Event()
@@ -520,7 +524,9 @@ class _Hold:
                 self._renew()
                 self.check()
             self._put()
-            self._renew()
+            is_new = now() - self._renewed < min(_NEW_SECONDS, lease_times()[0] / 2)
+            if not (self._has_log and is_new and self._lease.is_as_put()):
+                self._renew()
             self.check()
 
     def close(self) -> None:
@@ -599,9 +605,11 @@ class _Hold:
     def _renew(self) -> None:
         """Renew the lease, and remove the log that the own one goes on from, once it is there."""
         own = self._log.key(self._lease.holder, 0)
+        begun = now()
         if not self._lease.renew(self._state, own if self._has_log else None):
             self._lose()
             return
+        self._renewed = begun
         self._prolong()
         if self._n_put and not self._has_log:
             self._has_log = True

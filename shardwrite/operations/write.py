@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Sized as HasLength
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -49,7 +50,7 @@ from shardwrite.options import (
     options_from,
     same_as,
 )
-from shardwrite.place.base import at_url, named
+from shardwrite.place.base import at_url, named, opened_once
 from shardwrite.place.target import (
     Target,
     check_beside,
@@ -471,8 +472,10 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
     run = for_new_array(options_from(call, RunOptions, mode=mode))
     array, options = words.over(options_from(call, ArrayOptions)), options_from(call, PlanOptions)
     jobs, sources = [], []
+    opened = cache(partial(opened_once, storage_options=call.storage_options))
     for x, store_, name, region in each:
-        where_to = (at_url(store_, call.storage_options), words.named(name), call.run_dir)
+        at = opened(store_) if isinstance(store_, str) else at_url(store_, call.storage_options)
+        where_to = (at, words.named(name), call.run_dir)
         if region is None:
             target = target_via(resolve_new(*where_to, array.format), call.via)
             given_source = as_source_array(x)

@@ -346,6 +346,18 @@ def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bo
         raise _refused(f"cannot be opened ({error})", "store", store) from None
 
 
+def opened_once(store: Any, storage_options: Mapping[str, Any] | None = None) -> Any:
+    """The store as `at_url` returns it, but a bucket at a URL is opened.
+
+    Places in it then share its connections, and what was found out about the service.
+    """
+    if storage_options is None and isinstance(store, str) and is_bucket_url(store):
+        from shardwrite.stores.bucket_url import open_bucket  # for buckets
+
+        return open_bucket(store, value_of(STORAGE))
+    return at_url(store, storage_options)
+
+
 def _refused(why: str, field: str, value: Any) -> SpecError:
     remedy = "give what fsspec needs for this protocol, such as {'anon': True}, or a store of zarr"
     return SpecError(why, field=field, value=value, remedy=remedy)

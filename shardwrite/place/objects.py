@@ -294,10 +294,11 @@ class InStore(Place):
         marked, begun = run.path / "marked", run.path / "replaced"
         if not is_there(marked) or (replaces and not is_there(begun / "all")):
             with run.alone() as check:
-                if not is_there(marked):
+                if is_there(marked):
+                    self.check_mark(run)
+                else:
                     self._put_mark(run, durability, check, is_new=is_new)
                     marked.mkdir()
-                self.check_mark(run)
                 if replaces:
                     self._refuse_inside()
                     begun.mkdir(exist_ok=True)
@@ -379,7 +380,14 @@ class InStore(Place):
     def _put_mark(
         self, run: Owner, durability: str, check: Callable[[], None], *, is_new: bool
     ) -> None:
-        found = self._marked_by()
+        facts = {"run": run.run, "state": str(run.path.parent), **run.keeper}
+        data, found = json.dumps(facts).encode(), ""
+        check()
+        # Of two runs that begin at once with different directories, one stops here.
+        can_create = Capability.EXCLUSIVE in self.store.capabilities
+        is_put = can_create and self.store.create_new(MARK_NAME, data)
+        if not is_put:
+            found = self._marked_by()
         if found not in ("", run.run, self.lost_run):
             raise JournalError(
                 f"run {found} writes {self.label}, and its state is not in this run_dir. Finish it "
@@ -387,14 +395,7 @@ class InStore(Place):
                 f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)",
                 path=str(run.path),
             )
-        facts = {"run": run.run, "state": str(run.path.parent), **run.keeper}
-        data = json.dumps(facts).encode()
-        if not found and Capability.EXCLUSIVE in self.store.capabilities:
-            # Of two runs that begin at once with different directories, one stops here.
-            check()
-            if not self.store.create_new(MARK_NAME, data):
-                self.check_mark(run)
-        else:
+        if not is_put:
             attempt = f"{uuid.uuid4().hex}.0"
             self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
         try:

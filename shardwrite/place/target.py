@@ -188,10 +188,12 @@ class Target:
 
     @property
     def above(self) -> object | None:
-        """What is equal for arrays in the same groups of a directory; None in other stores."""
-        if not isinstance(self.place, Directory):
+        """What is equal for arrays in the same groups of a store; None if there are no groups."""
+        if isinstance(self.place, Directory):
+            return self.place.root, self.place.path.parent, self.around
+        if self.top is None or not self.name:
             return None
-        return self.place.root, self.place.path.parent, self.around
+        return cast("InStore", self.place).base.token, self.name.rpartition("/")[0], self.around
 
     @property
     def name(self) -> str:
@@ -737,9 +739,9 @@ def check_surroundings(target: Target) -> None:
 
 
 def untouched(targets: Iterable[Target]) -> frozenset[Target]:
-    """Those of new arrays of which nothing is there, but the first one in each directory.
+    """Those of new arrays of which nothing is there, but the first one in each group.
 
-    The directory is listed once. What lies above is looked at for the first one, and holds for the
+    A directory is listed once. What lies above is looked at for the first one, and holds for the
     others, too. Another process may begin to write them at any time.
     """
     directories: dict[object, list[Target]] = {}
@@ -748,6 +750,11 @@ def untouched(targets: Iterable[Target]) -> frozenset[Target]:
             directories.setdefault(target.above, []).append(target)
     found = set[Target]()
     for first, *others in directories.values():
+        if not isinstance(first.place, Directory):
+            found.update(
+                one for one in others if not one.place.is_occupied() and not is_there(one.beside)
+            )
+            continue
         there = {path.name for path in listed(first.directory.path.parent)} if others else set()
         for target in others:
             path = target.directory.path

@@ -37,6 +37,7 @@ from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
 from shardwrite.journal.takeover import cancel_begin
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
     check_surroundings,
@@ -132,12 +133,13 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     sessions = _begin_all(jobs, engine, stack)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     for session in sessions:
-        with (
-            _ended_or(session.directory),
-            as_store_error(str(session.directory.path), "cannot go on with"),
-        ):
+        with _going_on(session.directory):
             session.directory.make_room(session.job.durability, session.driver, plain)
-            confirm(session.job.target)
+    for directory in {session.directory.shared: session.directory for session in sessions}.values():
+        with _going_on(directory):
+            confirm(directory.target)
+    for session in sessions:
+        with _going_on(session.directory):
             if session.job.target.store.commits_later:
                 session.put_document()
             elif session.job.options.publish == "first" and session.job.options.mode != "r+":
@@ -155,7 +157,8 @@ def _sync_above(sessions: Sequence[Session]) -> None:
     above = Counter(session.job.target.above for session in new if session.job.durability != "none")
     last = {session.job.target.above: session.job.target for session in new}
     for key, n_arrays in above.items():
-        if key is not None and n_arrays > 1:
+        is_directory = isinstance(last[key].place, Directory)
+        if key is not None and n_arrays > 1 and is_directory:
             with as_store_error(last[key].label, "cannot make durable"):
                 fsync_directory(last[key].directory.path.parent)
 
@@ -337,6 +340,13 @@ def _refuse_other_plan(job: Job, directory: RunDirectory) -> None:
             path=str(directory.target.run_path),
             differences=changed,
         )
+
+
+@contextlib.contextmanager
+def _going_on(directory: RunDirectory) -> Iterator[None]:
+    """Name the run in errors of the storage, unless it has ended in the meantime."""
+    with _ended_or(directory), as_store_error(str(directory.path), "cannot go on with"):
+        yield
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
 SIZES = {"shards": 16, "chunks": 4, "source_id": "it 0"}
 NAMES = ["g/b", "a", "g/h/d"]
 STATE = "shardwrite-run/"
+MOST_REQUESTS = 25
 DOCUMENTS = ["shardwrite-receipt.json", "zarr.json"]
 
 PROGRAM = """
@@ -115,6 +116,21 @@ def test_requests_do_not_grow_with_a_lease_for_each_array(moto_server, environme
         assert puts
         assert all("/a/" in path for path in puts), puts
     check(moto_server, url)
+
+
+def test_requests_of_one_more_array(moto_server, environment, url):
+    """Beside those for its shards: looks whether it may be written, its mark, its documents."""
+    seen = []
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        for n in (2, 6):
+            faults.seen.clear()
+            x = [da.from_array(VALUES, chunks=(16, 32))] * n
+            names, root = [f"g/{i}" for i in range(n)], f"{url}-{n}"
+            with dask.config.set(scheduler="sync"):
+                shardwrite.store(x, [root] * n, names=names, **SIZES)
+            seen.append(sum("/c/" not in path for _, path in faults.seen))
+    assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS
 
 
 def test_another_call_for_one_of_them_is_refused_or_joins(moto, url):
