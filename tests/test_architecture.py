@@ -479,14 +479,14 @@ REMOVES_ITS_OWN = {
     "convert/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     # what was beside a store that is gone from memory, and this process's copies of states
     "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},
-    "journal/bucket_log.py": {"restore"},  # in the directory that is made from a log
-    "journal/bucket_runs.py": {
+    "journal/state_log.py": {"restore"},  # in the directory that is made from a log
+    "journal/state_alone.py": {
         "_lose",
         "begin_private",
         "close",
         "open",
     },  # this process's copy of a state
-    "journal/bucket_shares.py": {"open", "discard"},  # this block's copy of a state
+    "journal/state_shared.py": {"open", "discard"},  # this block's copy of a state
     "journal/takeover.py": {
         "end_run",
         "discard_run",

@@ -10,9 +10,9 @@ from shardwrite.convert.swap import find_in_place
 from shardwrite.engines.local import LocalEngine
 from shardwrite.errors import IncompleteError
 from shardwrite.journal.begin import find_run, is_complete
-from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.neighbours import unfinished
 from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.state_alone import fetched
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.steps import PartSource, Share, run_in_parts

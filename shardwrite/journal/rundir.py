@@ -54,7 +54,6 @@ from typing import TYPE_CHECKING, cast
 
 from crc32c import crc32c
 
-from shardwrite._lazy import if_loaded
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, group_document, has_manifest
@@ -89,9 +88,10 @@ from shardwrite.stores.posix import NO_ROOM
 from shardwrite.stores.removal import Proof, remove_state
 
 if TYPE_CHECKING:
-    from shardwrite.journal.bucket_runs import Fence, Share, SharedFence
     from shardwrite.journal.lock import Claim
+    from shardwrite.journal.state_alone import Fence, Share, SharedFence
     from shardwrite.place.objects import InStore
+    from shardwrite.stores.whole import WholeStore
 
 _CLAIM_OF_END = "claim-end"
 """Name of the claim on changing an array's document or receipt, beside the array."""
@@ -638,7 +638,7 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
 
 
 # ---- What every run asks of the lease of its array: who holds it, and whether it goes on
-# Only a run whose state lies in a bucket has such a lease (`journal.bucket_runs`). For others
+# Only a run whose state lies in a bucket has such a lease (`journal.state_alone`). For others
 # nothing is done, and nothing is loaded.
 
 
@@ -651,7 +651,7 @@ def holding(*targets: Target) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for target in targets:
             if target.in_store:
-                from shardwrite.journal.bucket_runs import held  # for states in buckets
+                from shardwrite.journal.state_alone import held  # for states in buckets
 
                 stack.enter_context(held(target.holder))
         yield
@@ -661,18 +661,18 @@ def in_one_state(targets: Sequence[Target]) -> list[Target]:
     """The same targets; those of one hierarchy in a bucket have their run state in one place."""
     if sum(target.in_store for target in targets) < 2:
         return list(targets)
-    from shardwrite.journal import bucket_runs  # for states in buckets
+    from shardwrite.journal import state_alone  # for states in buckets
 
-    return bucket_runs.in_one_state(targets)
+    return state_alone.in_one_state(targets)
 
 
 def located(target: Target) -> Target:
     """The target with its run state where a run on several arrays keeps it, if one writes it."""
     if not target.in_store:
         return target
-    from shardwrite.journal import bucket_runs  # for states in buckets
+    from shardwrite.journal import state_alone  # for states in buckets
 
-    return bucket_runs.located(target)
+    return state_alone.located(target)
 
 
 def check_held(target: Target, *, makes_array: bool) -> None:
@@ -693,12 +693,11 @@ def check_held(target: Target, *, makes_array: bool) -> None:
 
 def refuse_unfinished(place: Place, remedy: str) -> None:
     """Refuse to go on if a run whose state lies in the bucket of an array has not ended."""
-    store = place.store
-    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
+    if not place.store.keeps_state:
         return
-    from shardwrite.journal.bucket_lease import read_lease  # for buckets
+    from shardwrite.journal.state_lease import read_lease  # for buckets
 
-    found = read_lease(store)
+    found = read_lease(cast("WholeStore", place.store))
     if found is not None and (found[0].holder or found[0].state):
         raise JournalError(
             f"a run on {place.label} keeps its state in the bucket, and has not ended. {remedy}",
@@ -742,7 +741,7 @@ def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
     """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
     if not target.in_store:
         return None
-    from shardwrite.journal.bucket_runs import SharedFence, store_of  # for states in buckets
+    from shardwrite.journal.state_alone import SharedFence, store_of  # for states in buckets
 
     return SharedFence(store_of(target), directory, target.label)
 
@@ -774,6 +773,6 @@ def _work_on(target: Target) -> Share | None:
     """Work of this process on the state of a target, if that lies in the bucket."""
     if not target.in_store:
         return None
-    from shardwrite.journal.bucket_runs import work_on  # for states in buckets
+    from shardwrite.journal.state_alone import work_on  # for states in buckets
 
     return work_on(target)

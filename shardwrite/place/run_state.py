@@ -4,7 +4,7 @@ The state of a run is a directory of files, whatever the array's store is. A use
 for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
 subdirectories there. A store in memory needs none: the state of its runs is kept in a temporary
 directory until the store is deleted. A bucket needs none either: each process has a temporary
-directory, and `journal.bucket_runs` keeps a copy of it in the bucket. The state of an upload lies
+directory, and `journal.state_alone` keeps a copy of it in the bucket. The state of an upload lies
 beside the directory that is uploaded, unless the user has named one.
 """
 
@@ -102,14 +102,9 @@ def state_name(place: InStore) -> str:
 
 
 def _is_in_bucket(place: InStore) -> bool:
-    """Whether the array lies in a bucket, which is no directory and no memory of this process."""
-    base = place.base
-    return (
-        isinstance(base, if_loaded("shardwrite.stores.bucket", "BucketStore"))
-        and type(place) in if_loaded("shardwrite.place.objects", "InStore")
-        and not base.is_in_memory
-        and base.local_root is None
-    )
+    """Whether the array lies in a bucket, or in another store that keeps the state of runs."""
+    is_plain = type(place) in if_loaded("shardwrite.place.objects", "InStore")
+    return is_plain and place.base.keeps_state
 
 
 @cache

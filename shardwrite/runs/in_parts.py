@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from shardwrite.engines.local import Engine
 from shardwrite.host.resources import set_stripes
 from shardwrite.journal.begin import find_run, tidied_run
-from shardwrite.journal.bucket_shares import sharing
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.parts import run_of_part
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, holding
+from shardwrite.journal.state_shared import sharing
 from shardwrite.place.target import Target
 from shardwrite.plan.plan import Stretch
 from shardwrite.read.array import ShardedArray

@@ -17,12 +17,12 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, JournalError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.neighbours import Beside, look_beside
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.state_alone import fetched
 from shardwrite.journal.takeover import metadata_of
 from shardwrite.options import RunArguments
 from shardwrite.place.base import REPORT_NAME

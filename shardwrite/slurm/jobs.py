@@ -21,11 +21,11 @@ from shardwrite.convert.swap import new_tree_of
 from shardwrite.errors import SpecError, SubmitError
 from shardwrite.host.resources import job_id
 from shardwrite.journal.begin import find_run, runs_below
-from shardwrite.journal.bucket_runs import fetched
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lock import exclusive
 from shardwrite.journal.neighbours import look_beside
 from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.state_alone import fetched
 from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_target

@@ -391,6 +391,12 @@ class Store(Protocol):
     has_mtime: bool = False
     """Whether objects are files, whose file system notes when each of them was changed."""
 
+    keeps_state: bool = False
+    """Whether the state of runs lies in the store, if a user names no directory for it.
+
+    Such a store has `EXCLUSIVE` and `CONDITIONAL`, and all processes see the same objects.
+    """
+
     commits_later: bool = False
     """Whether nobody sees the objects before a commit, which is made after the runs.
 

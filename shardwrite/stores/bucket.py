@@ -654,6 +654,11 @@ class BucketStore(WholeStore):
         return not self.is_in_memory and self._kind.scheme != "file"
 
     @property
+    def keeps_state(self) -> bool:  # type: ignore[override]
+        """See :attr:`Store.keeps_state`."""
+        return self.is_remote
+
+    @property
     def local_root(self) -> Path | None:
         """See :attr:`Store.local_root`."""
         return Path(self._prefix or "/").absolute() if self._kind.scheme == "file" else None
@@ -839,10 +844,7 @@ class BucketStore(WholeStore):
         return None if version is None else int(version[0])
 
     def changed_at(self, key: str) -> float | None:
-        """Time at which an object was put, by the service's clock; None if it is missing.
-
-        It is in seconds, and most services round it to whole seconds.
-        """
+        """See :meth:`WholeStore.changed_at`; the clock is that of the service."""
         import obstore
 
         name = self.prefix + check_key(key)

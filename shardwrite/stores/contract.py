@@ -18,6 +18,7 @@ import cloudpickle
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import Capability, Store, Transaction, require
 from shardwrite.stores.removal import Proof
+from shardwrite.stores.whole import WholeStore
 
 __all__ = ["CLAUSES", "BrokenContractError", "check_store"]
 
@@ -396,6 +397,35 @@ def conditional(on: Subject) -> None:
     _same(on.holds("c/0"), None, "an object that was removed")
 
 
+def state(on: Subject) -> None:
+    """A store that keeps the state of runs lets one of several writers win."""
+    if not on.store.keeps_state:
+        return
+    store = on.store
+    assert isinstance(store, WholeStore), "a store of whole objects can hold the state of runs"
+    store.prepare()
+    for needed in (Capability.EXCLUSIVE, Capability.CONDITIONAL, Capability.SHARED):
+        require(store, needed, field="keeps_state", value=True)
+    other = cloudpickle.loads(cloudpickle.dumps(store))
+    assert isinstance(other, WholeStore), "what another process gets"
+    names = [f"state/{n:08}" for n in range(5)]
+    for name in names:
+        _same(store.create_new(name, name.encode()), True, "the first to create an object")
+        _same(other.create_new(name, b"late"), False, "the second one")
+    _same(sorted(other.list_keys("state/")), names, "what another process lists")
+    version = other.version(names[0])
+    store.replace_object(store.prefix + names[0], bytearray(b"renewed"), version)
+    _refuses(
+        lambda: other.replace_object(other.prefix + names[0], bytearray(b"late"), version),
+        "to replace what another process has replaced",
+    )
+    _same(other.read_whole(names[0], 100), b"renewed", "what another process reads")
+    store.remove_object(store.prefix + names[0])
+    _same(other.version(names[0]), None, "the version of what was removed")
+    times = [store.changed_at(name) or 0.0 for name in names[1:]]
+    _same(times, sorted(times), "a clock that goes forward")
+
+
 def without(method: str, on: Subject) -> None:
     """Refuse the method of a capability."""
     on.put("c/0", b"abc")
@@ -457,6 +487,7 @@ CLAUSES: dict[str, Callable[[Subject], None]] = {
     "A removed object is gone, and no other; none is without a proof.": removal,
     "The version changes when an object is replaced by another of its size.": versions,
     "Threads can write different keys at once.": threads,
+    "A store that keeps the state of runs lets one of several writers win.": state,
     **{
         f"{each.name}: a store {'can or cannot ' + each.cannot}.": partial(capability, each)
         for each in Capability

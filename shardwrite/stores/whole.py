@@ -336,6 +336,13 @@ class WholeStore(Store):
     def list_names(self, prefix: str) -> Iterator[str]:
         """Names of all objects that begin with a prefix."""
 
+    def changed_at(self, key: str) -> float | None:  # noqa: ARG002
+        """Time at which an object was put, in seconds by the clock of the storage.
+
+        None if it is missing, or the storage does not tell. It may be rounded to whole seconds.
+        """
+        return None
+
     def writer(self, transaction: WholeTransaction, key: str) -> WholeWriter:
         """Start to write an object of a transaction."""
         return WholeWriter(transaction, key)

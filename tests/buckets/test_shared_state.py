@@ -21,7 +21,7 @@ from helpers import wait_for
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError
-from shardwrite.journal import bucket_shares
+from shardwrite.journal import state_shared
 from shardwrite.journal.rundir import holding
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
@@ -221,14 +221,14 @@ def test_a_part_does_not_work_beside_a_process_that_works_alone(moto, url, x):
 def test_lines_that_another_holder_did_not_read_are_put_again(moto, url, x, monkeypatch):
     """Between two tasks of a part, another process holds the lease for a moment."""
     begin(x, url)
-    monkeypatch.setattr(bucket_shares._Share, "_go_on", lambda self: None)
-    shares, original = [], bucket_shares._Share.open
+    monkeypatch.setattr(state_shared._Share, "_go_on", lambda self: None)
+    shares, original = [], state_shared._Share.open
 
     def opened(self):
         original(self)
         shares.append(self)
 
-    monkeypatch.setattr(bucket_shares._Share, "open", opened)
+    monkeypatch.setattr(state_shared._Share, "open", opened)
 
     def meanwhile(_):
         shares[0].put()

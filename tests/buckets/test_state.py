@@ -26,7 +26,7 @@ from helpers import wait_for
 import shardwrite
 from shardwrite import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import bucket_lease
+from shardwrite.journal import state_lease
 from shardwrite.stores.bucket import BucketStore
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
@@ -234,7 +234,7 @@ def test_a_state_that_is_lost(service, url, x, lost):
     assert 0 < n_put < 16
     gone = [key for key in service.keys_of(url) if key.startswith("shardwrite-run/")]
     if lost == "the log":
-        gone.remove(bucket_lease.LEASE)
+        gone.remove(state_lease.LEASE)
     obstore.delete(service.client(servers.below_bucket(url)), gone)
     look = shardwrite.recover(url, x, dry_run=True, **LAYOUT)
     assert (look.n_good, look.n_missing) == (n_put, 16 - n_put)
@@ -469,7 +469,7 @@ def test_a_process_that_was_frozen_before_its_state_was_there(
     def put(self):
         if not woken:
             woken.append(self)
-            obstore.delete(moto.client(servers.below_bucket(url)), [bucket_lease.LEASE])
+            obstore.delete(moto.client(servers.below_bucket(url)), [state_lease.LEASE])
             assert told(program(moto, url, "restart")) == "0"
         original(self)
 

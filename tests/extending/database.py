@@ -7,6 +7,7 @@ import sqlite3
 import uuid
 
 from shardwrite.stores import Capability, WholeStore
+from shardwrite.stores.base import changed_meanwhile, check_key
 from shardwrite.stores.whole import SnapshotReader
 
 TABLE = "create table if not exists objects (name text primary key, data blob, version text)"
@@ -50,5 +51,32 @@ class DatabaseStore(WholeStore):
     def remove_object(self, name):
         self.run("delete from objects where name = ?", name)
 
+    def create_new(self, key, data):
+        if Capability.EXCLUSIVE not in self.capabilities:
+            return super().create_new(key, data)
+        return self._created(self.prefix + check_key(key), data)
+
+    def replace_object(self, name, data, version):
+        if version is None:
+            if not self._created(name, data):
+                raise changed_meanwhile(name)
+            return
+        new = (
+            "update objects set data = ?, version = ? where name = ? and version = ? returning name"
+        )
+        if not self.run(new, bytes(data), uuid.uuid4().hex, name, version):
+            raise changed_meanwhile(name)
+
+    def _created(self, name, data):
+        new = "insert into objects values (?, ?, ?) on conflict do nothing returning name"
+        return bool(self.run(new, name, bytes(data), uuid.uuid4().hex))
+
     def list_names(self, prefix):
         return (name for (name,) in self.run("select name from objects") if name.startswith(prefix))
+
+
+class StatefulStore(DatabaseStore):
+    """The same, with what is needed to hold the state of runs, too."""
+
+    capabilities = DatabaseStore.capabilities | {Capability.EXCLUSIVE, Capability.CONDITIONAL}
+    keeps_state = True

@@ -14,7 +14,7 @@ import pytest
 
 import shardwrite
 from shardwrite.errors import SpecError
-from shardwrite.stores.contract import check_store
+from shardwrite.stores.contract import BrokenContractError, check_store
 
 sys.path.insert(0, str(Path(__file__).parent))
 import database
@@ -48,9 +48,36 @@ def paths(tmp_path):
     return tmp_path / "values.npy", tmp_path / "objects.db", tmp_path / "runs"
 
 
-def test_the_store_keeps_the_contract(tmp_path):
+@pytest.mark.parametrize("kind", [database.DatabaseStore, database.StatefulStore])
+def test_the_store_keeps_the_contract(tmp_path, kind):
     numbers = iter(range(1000))
-    check_store(lambda: database.DatabaseStore(tmp_path / f"{next(numbers)}.db"))
+    check_store(lambda: kind(tmp_path / f"{next(numbers)}.db"))
+
+
+def test_a_store_that_does_not_let_one_writer_win_is_found(tmp_path):
+    class LastOneWins(database.StatefulStore):
+        def create_new(self, key, data):
+            self.put_object(self.prefix + key, data)
+            return True
+
+    numbers = iter(range(1000))
+    with pytest.raises(BrokenContractError, match=r"EXCLUSIVE|one of several writers"):
+        check_store(lambda: LastOneWins(tmp_path / f"{next(numbers)}.db"))
+
+
+def test_it_holds_the_state_of_runs(values, paths):
+    """A run is killed, refused to another plan, and continued, without a directory for its state."""
+    own = PREPARE.replace("DatabaseStore", "StatefulStore").replace("run_dir=sys.argv[3], ", "")
+    store = database.StatefulStore(paths[1])
+    reading.run(f"{own}\nwrite('sync', progress=die)", *paths, code=-signal.SIGKILL)
+    assert any("shardwrite-run/" in key for key in store.list_keys())
+    assert shardwrite.verify(store, name="a/x").n_pending
+    with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+        da.ones((64, 64), chunks=16).to_sharded_zarr(store, name="a/x", shards=16, chunks=4)
+    main = f"{own}\nif __name__ == '__main__': print(write('processes').n_resumed_shards)"
+    assert 0 < int(reading.run(main, *paths)) < 16
+    np.testing.assert_array_equal(shardwrite.open_sharded(store, "a/x")[:, :], values)
+    assert not [key for key in store.list_keys() if "shardwrite-run" in key]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ import pytest
 from helpers import all_in
 
 from shardwrite import JournalError, StoreError
-from shardwrite.journal import bucket_lease
-from shardwrite.journal.bucket_lease import LEASE, BucketLease, LeaseRecord, read_lease
-from shardwrite.journal.bucket_log import Mirror, Step, decode, encode, restore
+from shardwrite.journal import state_lease
 from shardwrite.journal.process import (
     Process,
     deadline_text,
@@ -22,6 +20,8 @@ from shardwrite.journal.process import (
     now,
     set_deadline,
 )
+from shardwrite.journal.state_lease import LEASE, LeaseRecord, StateLease, read_lease
+from shardwrite.journal.state_log import Mirror, Step, decode, encode, restore
 from shardwrite.stores.bucket import BucketStore
 
 obstore = pytest.importorskip("obstore")
@@ -49,7 +49,7 @@ def nothing(lease):
 
 
 def test_a_lease_has_one_holder(store):
-    first, second = BucketLease(store, "x"), BucketLease(store, "x")
+    first, second = StateLease(store, "x"), StateLease(store, "x")
     assert first.take(nothing) == ""
     assert first.deadline > now() + 100
     with pytest.raises(JournalError, match="is being written by another process"):
@@ -65,7 +65,7 @@ def test_a_lease_has_one_holder(store):
 
 def test_a_lease_that_does_not_change_is_taken_over(store):
     of_another_host(store)
-    lease = BucketLease(store, "x")
+    lease = StateLease(store, "x")
     assert lease.take(nothing) == "before"
     assert read_lease(store)[0].holder == lease.holder
 
@@ -78,9 +78,9 @@ def test_a_lease_that_changes_is_not_taken_over(store, monkeypatch):
         naps.append(seconds)
         of_another_host(store, beat=len(naps))
 
-    monkeypatch.setattr(bucket_lease.time, "sleep", nap)
+    monkeypatch.setattr(state_lease.time, "sleep", nap)
     with pytest.raises(JournalError, match=r"host elsewhere, pid 7.*or end that process first"):
-        BucketLease(store, "x").take(nothing)
+        StateLease(store, "x").take(nothing)
     assert len(naps) == 1
 
 
@@ -88,8 +88,8 @@ def test_an_old_lease_is_told_by_the_clock_of_the_service(store, monkeypatch):
     of_another_host(store, ttl=60)
     times = {LEASE: 1000.0}
     monkeypatch.setattr(store, "changed_at", lambda key: times.get(key, 1062.0), raising=False)
-    monkeypatch.setattr(bucket_lease.time, "sleep", lambda seconds: pytest.fail("it waits"))
-    assert BucketLease(store, "x").take(nothing) == "before"
+    monkeypatch.setattr(state_lease.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    assert StateLease(store, "x").take(nothing) == "before"
 
 
 def test_a_lease_of_a_process_that_is_gone_is_taken_at_once(store, monkeypatch):
@@ -99,12 +99,12 @@ def test_a_lease_of_a_process_that_is_gone_is_taken_at_once(store, monkeypatch):
     record = of_another_host(store)
     gone = Process.from_dict({**me, "started": "1"})
     store.put_object(LEASE, replace(record, process=gone).to_json())
-    monkeypatch.setattr(bucket_lease.time, "sleep", lambda seconds: pytest.fail("it waits"))
-    assert BucketLease(store, "x").take(nothing) == "before"
+    monkeypatch.setattr(state_lease.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    assert StateLease(store, "x").take(nothing) == "before"
 
 
 def test_a_lease_whose_answer_was_lost_is_still_held(store):
-    lease = BucketLease(store, "x")
+    lease = StateLease(store, "x")
     lease.take(nothing)
     found, _ = read_lease(store)
     # As if a renewal had been done, and its answer had not arrived.
@@ -113,7 +113,7 @@ def test_a_lease_whose_answer_was_lost_is_still_held(store):
 
 
 def test_a_lease_that_an_earlier_holder_has_removed_is_made_again(store):
-    lease = BucketLease(store, "x")
+    lease = StateLease(store, "x")
     lease.take(nothing)
     store.put_object("proof", b"1")
     store.remove_object(LEASE)
@@ -124,7 +124,7 @@ def test_a_lease_that_an_earlier_holder_has_removed_is_made_again(store):
 
 
 def test_an_earlier_holder_does_not_remove_the_lease_of_the_next(store):
-    first, second = BucketLease(store, "x"), BucketLease(store, "x")
+    first, second = StateLease(store, "x"), StateLease(store, "x")
     first.take(nothing)
     first.release("")
     second.take(nothing)
@@ -138,7 +138,7 @@ def test_an_earlier_holder_does_not_remove_the_lease_of_the_next(store):
 def test_a_lease_that_is_damaged_or_of_a_later_version_is_refused(store, data):
     store.put_object(LEASE, data)
     with pytest.raises(JournalError, match=r"is no lease|later version"):
-        BucketLease(store, "x").take(nothing)
+        StateLease(store, "x").take(nothing)
 
 
 def test_a_log_makes_the_directory_again(tmp_path):
@@ -254,7 +254,7 @@ def late(token):
 
 def test_heartbeats_are_those_of_the_configuration(store):
     with dask.config.set({"shardwrite.lease.heartbeat": 1, "shardwrite.lease.ttl": 3}):
-        lease = BucketLease(store, "x")
+        lease = StateLease(store, "x")
         lease.take(nothing)
         assert lease.deadline < now() + 3.1
         lease.release("")

@@ -31,9 +31,9 @@ from pathlib import Path
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.bucket_lease import read_lease
-from shardwrite.journal.bucket_log import Logs, Mirror, Step, encode
-from shardwrite.journal.bucket_runs import (
+from shardwrite.journal.lease import lease_times
+from shardwrite.journal.rundir import holding
+from shardwrite.journal.state_alone import (
     PUT_SECONDS,
     SharedFence,
     begin_private,
@@ -42,8 +42,8 @@ from shardwrite.journal.bucket_runs import (
     shares,
     store_of,
 )
-from shardwrite.journal.lease import lease_times
-from shardwrite.journal.rundir import holding
+from shardwrite.journal.state_lease import read_lease
+from shardwrite.journal.state_log import Logs, Mirror, Step, encode
 from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import TOGETHER, Target
 from shardwrite.stores.looking import listed

@@ -25,8 +25,8 @@ from shardwrite.journal.process import Holder, Process, now
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.records import LaterFormatError, Record
 from shardwrite.stores.base import Capability, require
-from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.looking import parse_json
+from shardwrite.stores.whole import WholeStore
 
 LEASE = f"{STATE_PREFIX}lease.json"
 _CLOCK = f"{STATE_PREFIX}clock-"
@@ -66,7 +66,7 @@ class LeaseRecord(Record):
             ) from error
 
 
-def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
+def read_lease(store: WholeStore) -> tuple[LeaseRecord, Any] | None:
     """Lease of an array, and the version of its object; None if there is none."""
     reader = store.open(LEASE)
     if reader is None:
@@ -76,13 +76,13 @@ def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
         return LeaseRecord.from_json(data), reader.version
 
 
-class BucketLease:
+class StateLease:
     """Lease of this process on the runs of an array.
 
     - `deadline`: time until which no other process takes the lease, by the clock of `process.now`.
     """
 
-    def __init__(self, store: BucketStore, label: str) -> None:
+    def __init__(self, store: WholeStore, label: str) -> None:
         self._store, self._label = store, label
         self.holder = uuid.uuid4().hex
         self._record = LeaseRecord(holder=self.holder, state="", beat=0, process=Process())

@@ -14,10 +14,10 @@ directory is touched.
 
 Each holder of the lease has a log of its own, whose first object has all of
 the state that the holder found. Only then are the objects of earlier logs removed. The lease names
-the holder whose log counts (`journal.bucket_lease`).
+the holder whose log counts (`journal.state_lease`).
 
 Once a lease was given back, several processes may add to the state at a time
-(`journal.bucket_shares`). Each of them has a log beside that of the last holder, with the name of
+(`journal.state_shared`). Each of them has a log beside that of the last holder, with the name of
 that holder before its own. Such logs have the journals of their processes and nothing else, so they
 can be read in any order.
 """
@@ -34,13 +34,13 @@ from typing import Annotated
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError
-from shardwrite.journal.bucket_lease import LEASE, LeaseRecord
+from shardwrite.journal.state_lease import LEASE, LeaseRecord
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.records import Check, LaterFormatError, Record
-from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.directories import walk
 from shardwrite.stores.looking import as_store_error, parse_json
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
+from shardwrite.stores.whole import WholeStore
 
 _PASSING = ("lease-", "token-", "claim-", "clock-", "draft-", "parts-", "probe-", "lock-")
 
@@ -238,7 +238,7 @@ _SHARE = "."  # between the name of a holder and that of a process that adds to 
 class Logs:
     """Logs of an array in its bucket, one for each holder of the lease."""
 
-    def __init__(self, store: BucketStore) -> None:
+    def __init__(self, store: WholeStore) -> None:
         self._store = store
 
     def found(self) -> list[str]:
@@ -308,7 +308,7 @@ class Logs:
 
     def put(self, holder: str, number: int, data: bytes) -> None:
         """Put an object of a log. It may be there already, because an answer was lost."""
-        self._store.put_object(self._store.prefix + self.key(holder, number), data)
+        self._store.put_object(self._store.prefix + self.key(holder, number), bytearray(data))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove some objects."""

@@ -1,8 +1,8 @@
 """Runs whose state lies in the bucket of their array.
 
 Such a run works on a directory that belongs to its process alone. While it works, it holds the
-lease of the array (`journal.bucket_lease`). A thread puts what changes in the directory into the
-bucket (`journal.bucket_log`), at most one small object in some seconds. These are the steps of a
+lease of the array (`journal.state_lease`). A thread puts what changes in the directory into the
+bucket (`journal.state_log`), at most one small object in some seconds. These are the steps of a
 process:
 
 1. Take the lease. It names the holder whose log counts. *A lease without a state of its own.*
@@ -17,7 +17,7 @@ process:
    remove the log, and then the lease. *A lease without a state, which the next process removes.* If
    the run has not ended, the log stays, and the lease is given back.
 
-Between two such processes, others may add to the state at a time (`journal.bucket_shares`).
+Between two such processes, others may add to the state at a time (`journal.state_shared`).
 
 The text in italics says what a crash leaves. A process that has lost its lease puts nothing more:
 its directory is moved away, so that all of its tasks stop as those of a run that has ended. A log
@@ -60,19 +60,19 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
-from shardwrite.journal.bucket_lease import LEASE, BucketLease, read_lease
-from shardwrite.journal.bucket_log import Logs, Mirror, encode
 from shardwrite.journal.lease import lease_times, lives, this_process
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
+from shardwrite.journal.state_lease import LEASE, StateLease, read_lease
+from shardwrite.journal.state_log import Logs, Mirror, encode
 from shardwrite.place.run_state import state_name
 from shardwrite.place.target import TOGETHER, UPDATES, StateInBucket, Target
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
-    from shardwrite.journal.bucket_lease import LeaseRecord
+    from shardwrite.journal.state_lease import LeaseRecord
     from shardwrite.place.objects import InStore
-    from shardwrite.stores.bucket import BucketStore
+    from shardwrite.stores.whole import WholeStore
 
 
 # ---- Fences: whether a run still goes on, as its tasks ask before they commit
@@ -95,10 +95,10 @@ def _distance(driver: Process, directory: str, pid: int) -> str:  # noqa: ARG001
 
 
 @dataclass(frozen=True, slots=True)
-class BucketFence:
+class AloneFence:
     """The way from a task to the lease of its run in a bucket. It travels with the tasks."""
 
-    store: BucketStore  # store of the array's objects
+    store: WholeStore  # store of the array's objects
     holder: str  # unique name of the lease's holder
     driver: Process
     directory: str  # directory of run state of the driver's process
@@ -118,7 +118,7 @@ class BucketFence:
 
         - Raises RunEndedError if it has.
         """
-        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+        from shardwrite.journal.state_lease import read_lease  # for buckets only
 
         if self._distance == "far":
             found = read_lease(self.store)
@@ -134,7 +134,7 @@ class BucketFence:
 
         - Returns: message and error number of what went wrong, or None.
         """
-        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+        from shardwrite.journal.state_lease import read_lease  # for buckets only
 
         try:
             found = read_lease(self.store)
@@ -154,7 +154,7 @@ class SharedFence:
     The check is one request. The first one of a process reads the state, too.
     """
 
-    store: BucketStore  # store of the array's objects
+    store: WholeStore  # store of the array's objects
     # Directory of run state that the tasks write their journal into; empty if there is none
     directory: str
     label: str  # text that names the array in messages
@@ -175,7 +175,7 @@ class SharedFence:
 
     def check_run(self, run: str) -> str:
         """Refuse to go on as `check` does, and return the name of the last holder of the lease."""
-        from shardwrite.journal.bucket_lease import read_lease  # for buckets only
+        from shardwrite.journal.state_lease import read_lease  # for buckets only
 
         found = read_lease(self.store)
         why = ""
@@ -190,20 +190,20 @@ class SharedFence:
         return found[0].state
 
     def probe(self) -> tuple[str, int | None] | None:
-        """See :meth:`BucketFence.probe`; each task asks anyway."""
+        """See :meth:`AloneFence.probe`; each task asks anyway."""
         return None
 
 
-def _runs_after(store: BucketStore, state: str) -> frozenset[str]:
+def _runs_after(store: WholeStore, state: str) -> frozenset[str]:
     """Names of the runs that a holder has left, whose log does not change any more."""
-    from shardwrite.journal.bucket_log import Logs  # for buckets only
+    from shardwrite.journal.state_log import Logs  # for buckets only
 
     if state not in _runs:
         _runs[state] = Logs(store).runs_of(state)
     return _runs[state]
 
 
-Fence = BucketFence | SharedFence
+Fence = AloneFence | SharedFence
 
 
 def _ended(label: str, why: str) -> RunEndedError:
@@ -400,9 +400,9 @@ def runs_in(beside: Path, state: str = "run-") -> list[Path]:
     return [run for place in places for run in listed(place, state)]
 
 
-def store_of(target: Target) -> BucketStore:
+def store_of(target: Target) -> WholeStore:
     """Store that the run state of a target lies in, which lies in a bucket."""
-    return cast("BucketStore", target.holder.place.store)
+    return cast("WholeStore", target.holder.place.store)
 
 
 # ---- Runs on several arrays, whose state lies in one of them
@@ -465,7 +465,7 @@ class _Hold:
         self.n_users = 0
         self.resumed: frozenset[str] = frozenset()
         self.is_closed = self._is_lost = False
-        self._lease = BucketLease(store_of(target), target.label)
+        self._lease = StateLease(store_of(target), target.label)
         self._log = Logs(store_of(target))
         self._mirror = Mirror(target.beside)
         self._waiting: bytes | None = None
@@ -505,11 +505,11 @@ class _Hold:
             )
 
     @property
-    def fence(self) -> BucketFence:
+    def fence(self) -> AloneFence:
         """What tasks in other processes need to ask for the lease."""
         store, label = store_of(self.target), self.target.label
         above = str(self.target.beside.parent)
-        return BucketFence(store, self._lease.holder, this_process(), above, label)
+        return AloneFence(store, self._lease.holder, this_process(), above, label)
 
     @property
     def is_late(self) -> bool:
