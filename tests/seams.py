@@ -195,7 +195,7 @@ def run_of(path: Any, name: str | None = None) -> Any:
 
 def status_of(path: Any, name: str | None = None) -> Any:
     """What ``shardwrite status`` tells."""
-    from shardwrite.journal.state_alone import fetched
+    from shardwrite.journal.state_work import fetched
     from shardwrite.slurm.status import status
 
     return status(fetched(resolve_target(path, name)))
@@ -601,7 +601,7 @@ STEPS = {
     # a bucket
     "put a document": "convert.transferring:put_document",
     "replace the info of a volume": "convert.transferring:replace_info",
-    "put the state of a run": "journal.state_alone:_Hold._put",
+    "put the state of a run": "journal.state_work:_Alone._put",
     "make the state of a run again": "journal.state_log:Logs.restore",
     "mark the array as a run's": "place.objects:InStore._put_mark",
 }

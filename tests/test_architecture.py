@@ -480,13 +480,13 @@ REMOVES_ITS_OWN = {
     # what was beside a store that is gone from memory, and this process's copies of states
     "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},
     "journal/state_log.py": {"restore"},  # in the directory that is made from a log
-    "journal/state_alone.py": {
+    "journal/state_work.py": {
         "_lose",
         "begin_private",
-        "close",
+        "_close",
         "open",
     },  # this process's copy of a state
-    "journal/state_shared.py": {"open", "discard"},  # this block's copy of a state
+    "journal/state_shared.py": {"open", "_restore", "_discard"},  # this block's copy of a state
     "journal/takeover.py": {
         "end_run",
         "discard_run",

@@ -33,7 +33,7 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.journal.state_alone import fetched
+from shardwrite.journal.state_work import fetched
 from shardwrite.operations.parts import FinalizeArguments, PartArguments
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.results import human

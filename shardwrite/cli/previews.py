@@ -12,7 +12,7 @@ from shardwrite.errors import IncompleteError
 from shardwrite.journal.begin import find_run, is_complete
 from shardwrite.journal.neighbours import unfinished
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.state_alone import fetched
+from shardwrite.journal.state_work import fetched
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.operations.steps import PartSource, Share, run_in_parts

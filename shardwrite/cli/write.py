@@ -38,7 +38,7 @@ from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import find_run
-from shardwrite.journal.state_alone import fetched
+from shardwrite.journal.state_work import fetched
 from shardwrite.operations.keywords import PlanArguments, WriteKeywords
 from shardwrite.options import MemoryKeywords, StripeKeywords
 from shardwrite.place.base import without_kind

@@ -89,7 +89,7 @@ from shardwrite.stores.removal import Proof, remove_state
 
 if TYPE_CHECKING:
     from shardwrite.journal.lock import Claim
-    from shardwrite.journal.state_alone import Fence, Share, SharedFence
+    from shardwrite.journal.state_work import Fence, SharedFence, Work
     from shardwrite.place.objects import InStore
     from shardwrite.stores.whole import WholeStore
 
@@ -638,7 +638,7 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
 
 
 # ---- What every run asks of the lease of its array: who holds it, and whether it goes on
-# Only a run whose state lies in a bucket has such a lease (`journal.state_alone`). For others
+# Only a run whose state lies in a bucket has such a lease (`journal.state_work`). For others
 # nothing is done, and nothing is loaded.
 
 
@@ -651,7 +651,7 @@ def holding(*targets: Target) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for target in targets:
             if target.in_store:
-                from shardwrite.journal.state_alone import held  # for states in buckets
+                from shardwrite.journal.state_work import held  # for states in buckets
 
                 stack.enter_context(held(target.holder))
         yield
@@ -661,18 +661,18 @@ def in_one_state(targets: Sequence[Target]) -> list[Target]:
     """The same targets; those of one hierarchy in a bucket have their run state in one place."""
     if sum(target.in_store for target in targets) < 2:
         return list(targets)
-    from shardwrite.journal import state_alone  # for states in buckets
+    from shardwrite.journal import state_work  # for states in buckets
 
-    return state_alone.in_one_state(targets)
+    return state_work.in_one_state(targets)
 
 
 def located(target: Target) -> Target:
     """The target with its run state where a run on several arrays keeps it, if one writes it."""
     if not target.in_store:
         return target
-    from shardwrite.journal import state_alone  # for states in buckets
+    from shardwrite.journal import state_work  # for states in buckets
 
-    return state_alone.located(target)
+    return state_work.located(target)
 
 
 def check_held(target: Target, *, makes_array: bool) -> None:
@@ -741,7 +741,7 @@ def shared_fence_of(target: Target, directory: str = "") -> SharedFence | None:
     """The way from tasks to a run of which nobody will hold the lease; else as `fence_of`."""
     if not target.in_store:
         return None
-    from shardwrite.journal.state_alone import SharedFence, store_of  # for states in buckets
+    from shardwrite.journal.state_work import SharedFence, store_of  # for states in buckets
 
     return SharedFence(store_of(target), directory, target.label)
 
@@ -769,10 +769,10 @@ def is_resumed(target: Target, run: str) -> bool:
     return work is not None and run in work.resumed
 
 
-def _work_on(target: Target) -> Share | None:
+def _work_on(target: Target) -> Work | None:
     """Work of this process on the state of a target, if that lies in the bucket."""
     if not target.in_store:
         return None
-    from shardwrite.journal.state_alone import work_on  # for states in buckets
+    from shardwrite.journal.state_work import work_on  # for states in buckets
 
     return work_on(target)

@@ -1,6 +1,6 @@
 """The state of a run as objects: a log of what changes in a directory.
 
-The directory of a run belongs to one process, and may be lost with its machine. So `Mirror` finds
+The directory of a run belongs to one process, and may be lost with its machine. So `Changes` finds
 what has changed there since it last looked: directories and files that were made, renamed or
 removed, and lines that were added to journals. These steps go into one small object. From all such
 objects, in their order, `restore` makes the directory again.
@@ -135,7 +135,7 @@ def restore(directory: Path, steps: Iterable[Step]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a mirror knows of a file or directory; a directory has no size."""
+    """What a log knows of a file or directory; a directory has no size."""
 
     is_directory: bool
     changed: int = 0
@@ -143,14 +143,14 @@ class _Seen:
     nbytes: int = 0
 
 
-class Mirror:
-    """A directory of run state, and what of it was given to `changes` before."""
+class Changes:
+    """A directory of run state, and what of it was put into the log before."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._seen: dict[str, _Seen] = {}
 
-    def changes(self) -> list[Step]:
+    def since_last(self) -> list[Step]:
         """Changes since the last call; at the first call all that is there."""
         there = dict(self._look())
         steps = list(self._renamed(there))

@@ -20,30 +20,26 @@ after all others have come to their end.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError
-from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
+from shardwrite.host.stopping import has_ended
 from shardwrite.journal.begin import tidied_run
-from shardwrite.journal.lease import lease_times
 from shardwrite.journal.rundir import holding
-from shardwrite.journal.state_alone import (
-    PUT_SECONDS,
+from shardwrite.journal.state_lease import read_lease
+from shardwrite.journal.state_log import Step, encode
+from shardwrite.journal.state_work import (
     SharedFence,
+    Work,
     begin_private,
+    beside_others,
     refuse_alone,
     runs_in,
-    shares,
-    store_of,
 )
-from shardwrite.journal.state_lease import read_lease
-from shardwrite.journal.state_log import Logs, Mirror, Step, encode
 from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import TOGETHER, Target
 from shardwrite.stores.looking import listed
@@ -61,77 +57,41 @@ def sharing(target: Target) -> Iterator[Target]:
       is no run. Blocks for several arrays of one run share it.
     - Raises RunEndedError at the end, if another process has taken the lease meanwhile.
     """
-    share = _entered(target)
-    try:
-        try:
-            with on_leaving(share.leave):
-                yield target.in_directory(share.target.beside)
-        except BaseException:
-            with contextlib.suppress(ShardwriteError):  # the first error is the one to report
-                share.put()
-            raise
-        share.confirm() if share.n_users > 1 else share.close()
-    finally:
-        _left(share)
+    holder = target.holder
+    directory = Path(private_directory(os.getpid())) / f"part-{uuid.uuid4().hex}"
+    with beside_others(holder, lambda: _Shared(holder, directory)) as work:
+        yield target.in_directory(work.target.beside)
 
 
-_turn = threading.Lock()
-
-_open: dict[Path, _Share] = {}  # by the directory of the state that a process would have alone
-
-
-def _entered(target: Target) -> _Share:
-    with _turn:
-        share = _open.get(target.holder.beside)
-        if share is None:
-            share = _Share(target)
-            try:
-                share.open()
-            except BaseException:
-                share.discard()
-                raise
-            _open[target.holder.beside] = shares[share.target.beside] = share
-        share.n_users += 1
-        return share
-
-
-def _left(share: _Share) -> None:
-    with _turn:
-        share.n_users -= 1
-        if not share.n_users:
-            _open.pop(share.given.beside, None)
-            share.discard()
-
-
-class _Share:
+class _Shared(Work):
     """Work of this process on a state that others add to, too."""
 
-    def __init__(self, target: Target) -> None:
-        beside = Path(private_directory(os.getpid())) / f"part-{uuid.uuid4().hex}"
-        self.target = target.holder.in_directory(beside)
-        self.n_users = 0
-        self.resumed: frozenset[str] = frozenset()
-        self.is_late = False
-        self.given = target.holder
-        self._store, self._logs = store_of(target), Logs(store_of(target))
+    def __init__(self, holder: Target, directory: Path) -> None:
+        super().__init__(holder, directory)
+        self.given = holder
         self._name, self._state, self._run = uuid.uuid4().hex, "", ""
-        self._mirror = Mirror(beside)
         self._added: dict[str, bytes | None] = {}  # files and their content; None: a directory
-        self._n_put, self._is_all_due = 0, False
-        self._work = threading.RLock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="shardwrite-share", daemon=True)
+        self._is_all_due = False
 
     @property
     def fence(self) -> SharedFence:
-        """See `Share`."""
+        """See `Work`."""
         return SharedFence(self._store, str(self.target.beside), self.target.label)
 
     def open(self) -> None:
         """Make the directory from what is in the bucket."""
-        beside = self.target.beside
         refuse_alone(self.given)
-        begin_private(beside.parent)
+        begin_private(self.target.beside.parent)
+        try:
+            self._restore()
+        except BaseException:
+            shutil.rmtree(self.target.beside, ignore_errors=True)
+            raise
+        if self._run:
+            self._thread.start()
+
+    def _restore(self) -> None:
+        beside = self.target.beside
         for _ in range(_MAX_TRIES):
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
@@ -140,7 +100,7 @@ class _Share:
                 return
             if not found[0].holder:
                 self._state = found[0].state
-                self._logs.restore(self._state, beside)
+                self._log.restore(self._state, beside)
                 if not any(runs_in(beside, state) for state in _OVER):
                     break
             with holding(self.given):
@@ -151,17 +111,15 @@ class _Share:
             )
         runs = (run for above in (beside, beside / TOGETHER) for run in listed(above, "run-"))
         self._run = next((run.name.removeprefix("run-") for run in runs), "")
-        self._mirror.changes()
-        if self._run:
-            self._thread.start()
+        self._changes.since_last()
 
     def check(self) -> None:
-        """See `Share`."""
+        """See `Work`."""
         if self._run:
             self.fence.check_run(self._run)
 
     def confirm(self) -> None:
-        """See `Share`."""
+        """See `Work`."""
         self.put()
         self.check()
 
@@ -182,13 +140,13 @@ class _Share:
                 return
             steps = new if not self._is_all_due else [_whole(*one) for one in self._added.items()]
             self._is_all_due = True
-            name = self._logs.share(self._state, self._name)
-            self._logs.put(name, self._n_put, encode(steps))
+            name = self._log.share(self._state, self._name)
+            self._log.put(name, self._n_put, encode(steps))
             self._n_put, self._is_all_due = self._n_put + 1, False
 
     def _new(self) -> list[Step]:
         """Changes that count since the last call, which are noted."""
-        steps = [step for step in self._mirror.changes() if step.what in _KEPT]
+        steps = [step for step in self._changes.since_last() if step.what in _KEPT]
         for step in steps:
             if step.what == "directory":
                 self._added[step.path] = None
@@ -197,53 +155,51 @@ class _Share:
                 self._added[step.path] = (before or b"") + step.data
         return steps
 
-    def close(self) -> None:
-        """Put the rest, and verify that whoever takes the lease later will find it."""
-        if not self._end():
-            return
+    def finish(self, *, is_last: bool, has_failed: bool) -> None:
+        """Put the rest, and verify that whoever takes the lease later will find it.
+
+        With the last block, the directory is removed, and the log if the run is over.
+        """
+        try:
+            if not is_last and not has_failed:
+                self.confirm()
+            elif has_failed:
+                self.put()
+            elif self._end():
+                self._put_last()
+        finally:
+            if is_last and self._end():
+                self._discard()
+
+    def _put_last(self) -> None:
         self.put()
         with self._work:
             while self._run and self.fence.check_run(self._run) != self._state:
                 self.put()
 
-    def leave(self) -> None:
-        """Put what can be put, as the process ends at once."""
-        thread = threading.Thread(target=self._leave, daemon=True)
-        thread.start()
-        thread.join(PUT_SECONDS)
-
-    def _leave(self) -> None:
-        with contextlib.suppress(ShardwriteError):  # the process ends anyway
-            self.put()
-
-    def discard(self) -> None:
-        """Remove the directory, and the log if the run is over."""
-        if not self._end():
-            return
-        shares.pop(self.target.beside, None)
+    def _discard(self) -> None:
         shutil.rmtree(self.target.beside, ignore_errors=True)
         if self._n_put:
             with contextlib.suppress(ShardwriteError):  # it is in nobody's way
                 if read_lease(self._store) is None:
-                    name = self._logs.share(self._state, self._name)
-                    self._logs.remove(self._logs.found_of(name))
+                    name = self._log.share(self._state, self._name)
+                    self._log.remove(self._log.found_of(name))
 
     def _end(self) -> bool:
         """Have the thread end; False if the interpreter ends."""
         self._stop.set()
         return has_ended(self._thread)
 
-    def _go_on(self) -> None:
-        """Put what was added, until the end; run by the thread."""
-        pause = min(PUT_SECONDS, lease_times()[0])
-        while not self._stop.wait(pause):
-            try:
-                self.put()
-            except RunEndedError:
-                return  # the tasks find that out themselves
-            except ShardwriteError as error:
-                told = f"the state is not in the bucket yet: {error}"
-                tell(TAKEOVERS, logging.WARNING, told, run=self.target.label)
+    def _last_words(self) -> None:
+        self.put()
+
+    def _step(self, pause: float) -> bool:  # noqa: ARG002
+        """Put what was added, until the end."""
+        try:
+            self.put()
+        except RunEndedError:
+            return False  # the tasks find that out themselves
+        return True
 
 
 def _whole(path: str, data: bytes | None) -> Step:

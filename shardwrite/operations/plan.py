@@ -70,7 +70,7 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
         return plan
     if not store.is_remote:
         return plan
-    from shardwrite.journal.state_alone import fetched
+    from shardwrite.journal.state_work import fetched
 
     run = find_run(fetched(target))
     run = run if run is not None and run.digest == plan.digest else None
@@ -99,7 +99,7 @@ def _fixed(target: Target, plan: Plan, run: RunDirectory | None) -> Requests:
 
 def _hourly() -> Requests:
     """Requests that renew the lease and put the journal for an hour."""
-    from shardwrite.journal.state_alone import PUT_SECONDS
+    from shardwrite.journal.state_work import PUT_SECONDS
 
     heartbeat, _ = lease_times()
     n_beats = ceil_div(3600, max(1, int(heartbeat)))

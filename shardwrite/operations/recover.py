@@ -312,7 +312,7 @@ def _refuse_known(target: Target, run: str, state: Path) -> None:
     """
     name = f"run-{run}"
     if state.is_absolute() and is_there(state if state.name == name else state / name):
-        from shardwrite.journal.state_alone import is_private  # where a run has left its mark
+        from shardwrite.journal.state_work import is_private  # where a run has left its mark
 
         if not is_private(state.parent):
             raise JournalError(
@@ -369,7 +369,7 @@ def _has_state(job: Job, *, looking: bool) -> bool:
     """
     target = job.target
     if target.in_store:
-        from shardwrite.journal.state_alone import fetched  # for states in buckets
+        from shardwrite.journal.state_work import fetched  # for states in buckets
 
         target = fetched(target)
     run = find_run(target)

@@ -291,7 +291,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     """
     target = resolve_target(store, name, run_dir, is_read=True)
     if target.in_store:
-        from shardwrite.journal.state_alone import fetched  # for states in buckets
+        from shardwrite.journal.state_work import fetched  # for states in buckets
 
         target = fetched(target)
     beside = look_beside(target)

@@ -4,7 +4,7 @@ The state of a run is a directory of files, whatever the array's store is. A use
 for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
 subdirectories there. A store in memory needs none: the state of its runs is kept in a temporary
 directory until the store is deleted. A bucket needs none either: each process has a temporary
-directory, and `journal.state_alone` keeps a copy of it in the bucket. The state of an upload lies
+directory, and `journal.state_work` keeps a copy of it in the bucket. The state of an upload lies
 beside the directory that is uploaded, unless the user has named one.
 """
 

@@ -22,7 +22,7 @@ from shardwrite.journal.neighbours import Beside, look_beside
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.state_alone import fetched
+from shardwrite.journal.state_work import fetched
 from shardwrite.journal.takeover import metadata_of
 from shardwrite.options import RunArguments
 from shardwrite.place.base import REPORT_NAME

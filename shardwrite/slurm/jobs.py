@@ -25,7 +25,7 @@ from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lock import exclusive
 from shardwrite.journal.neighbours import look_beside
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.state_alone import fetched
+from shardwrite.journal.state_work import fetched
 from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_target

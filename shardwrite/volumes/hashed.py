@@ -44,7 +44,7 @@ from shardwrite.journal.begin import find_run, refuse_other_run, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, holding
-from shardwrite.journal.state_alone import fetched
+from shardwrite.journal.state_work import fetched
 from shardwrite.journal.takeover import discard_run
 from shardwrite.operations.steps import (
     ArraySteps,

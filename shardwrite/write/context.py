@@ -34,7 +34,7 @@ from shardwrite.stores.looking import is_there, opened
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
-    from shardwrite.journal.state_alone import Fence
+    from shardwrite.journal.state_work import Fence
     from shardwrite.read.array import ShardedArray
     from shardwrite.stores.bucket import Room
 

@@ -221,14 +221,14 @@ def test_a_part_does_not_work_beside_a_process_that_works_alone(moto, url, x):
 def test_lines_that_another_holder_did_not_read_are_put_again(moto, url, x, monkeypatch):
     """Between two tasks of a part, another process holds the lease for a moment."""
     begin(x, url)
-    monkeypatch.setattr(state_shared._Share, "_go_on", lambda self: None)
-    shares, original = [], state_shared._Share.open
+    monkeypatch.setattr(state_shared._Shared, "_go_on", lambda self: None)
+    shares, original = [], state_shared._Shared.open
 
     def opened(self):
         original(self)
         shares.append(self)
 
-    monkeypatch.setattr(state_shared._Share, "open", opened)
+    monkeypatch.setattr(state_shared._Shared, "open", opened)
 
     def meanwhile(_):
         shares[0].put()

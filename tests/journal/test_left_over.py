@@ -10,11 +10,11 @@ import subprocess
 import seams
 from forks import python
 
-from shardwrite.journal.state_alone import begin_private
+from shardwrite.journal.state_work import begin_private
 
 PROGRAM = """
 import os, pathlib, sys
-from shardwrite.journal.state_alone import begin_private
+from shardwrite.journal.state_work import begin_private
 begin_private(pathlib.Path(sys.argv[1]))
 print(os.getpid(), flush=True)
 sys.stdin.read()

@@ -21,7 +21,7 @@ from shardwrite.journal.process import (
     set_deadline,
 )
 from shardwrite.journal.state_lease import LEASE, LeaseRecord, StateLease, read_lease
-from shardwrite.journal.state_log import Mirror, Step, decode, encode, restore
+from shardwrite.journal.state_log import Changes, Step, decode, encode, restore
 from shardwrite.stores.bucket import BucketStore
 
 obstore = pytest.importorskip("obstore")
@@ -143,10 +143,10 @@ def test_a_lease_that_is_damaged_or_of_a_later_version_is_refused(store, data):
 
 def test_a_log_makes_the_directory_again(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
-    mirror, there_ = Mirror(here), there
+    changes, there_ = Changes(here), there
 
     def follow():
-        steps = mirror.changes()
+        steps = changes.since_last()
         restore(there_, decode(encode(steps), "key"))
         assert all_in(there_) == all_in(here)
         return [step.what for step in steps]
@@ -163,21 +163,21 @@ def test_a_log_makes_the_directory_again(tmp_path):
     os.rename(here / "run-1", here / "ended-1")
     (here / "ended-1/zarr.json").write_bytes(b"new")
     assert follow() == ["rename", "file"]
-    assert not mirror.is_empty
+    assert not changes.is_empty
     (here / "plan.json").rename(here / "ended-1/plan-moved.json")
     assert follow() == ["remove", "file"]
     for path in sorted(here.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     assert follow() == ["remove"]
-    assert mirror.is_empty
+    assert changes.is_empty
 
 
 def test_what_cannot_be_listed_does_not_count_as_removed(tmp_path, monkeypatch):
     """A run counted as ended, and its state was removed from the bucket."""
     (tmp_path / "run-a").mkdir()
     (tmp_path / "run-a" / "plan.json").write_bytes(b"{}")
-    mirror, real = Mirror(tmp_path), os.scandir
-    assert [step.what for step in mirror.changes()] == ["directory", "file"]
+    changes, real = Changes(tmp_path), os.scandir
+    assert [step.what for step in changes.since_last()] == ["directory", "file"]
     for broken in (tmp_path, tmp_path / "run-a"):
 
         def scandir(path, broken=broken):
@@ -187,22 +187,22 @@ def test_what_cannot_be_listed_does_not_count_as_removed(tmp_path, monkeypatch):
 
         monkeypatch.setattr(os, "scandir", scandir)
         with pytest.raises(StoreError, match="cannot list"):
-            mirror.changes()
+            changes.since_last()
         with pytest.raises(StoreError, match="cannot list"):
-            _ = mirror.is_empty
+            _ = changes.is_empty
     monkeypatch.undo()
-    assert mirror.changes() == []
-    assert not mirror.is_empty
+    assert changes.since_last() == []
+    assert not changes.is_empty
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path):
-    mirror, journal = Mirror(tmp_path), tmp_path / "journal-a-b.jsonl"
+    changes, journal = Changes(tmp_path), tmp_path / "journal-a-b.jsonl"
     journal.write_bytes(b"one\ntw")
-    assert [step.data for step in mirror.changes()] == [b"one\n"]
-    assert mirror.changes() == []
+    assert [step.data for step in changes.since_last()] == [b"one\n"]
+    assert changes.since_last() == []
     with open(journal, "ab") as file:
         file.write(b"o\nthree\n")
-    assert [step.data for step in mirror.changes()] == [b"two\nthree\n"]
+    assert [step.data for step in changes.since_last()] == [b"two\nthree\n"]
 
 
 def test_what_belongs_to_this_process_is_left_out(tmp_path):
@@ -211,7 +211,7 @@ def test_what_belongs_to_this_process_is_left_out(tmp_path):
     for name in ("parts-a", "claim-end", "draft-a,b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    assert Mirror(tmp_path).changes() == []
+    assert Changes(tmp_path).changes() == []
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a//b", "a/../b", "", ".", "a\0b"])

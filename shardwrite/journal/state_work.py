@@ -50,13 +50,12 @@ import math
 import os
 import shutil
 import threading
-import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
@@ -64,7 +63,7 @@ from shardwrite.journal.lease import lease_times, lives, this_process
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.process import Process, forget_deadline, now, process_in, set_deadline
 from shardwrite.journal.state_lease import LEASE, StateLease, read_lease
-from shardwrite.journal.state_log import Logs, Mirror, encode
+from shardwrite.journal.state_log import Changes, Logs, encode
 from shardwrite.place.run_state import state_name
 from shardwrite.place.target import TOGETHER, UPDATES, StateInBucket, Target
 from shardwrite.stores.looking import as_store_error, is_there, listed
@@ -265,95 +264,166 @@ _LEAVE_SECONDS = 5.0
 
 _NEW_SECONDS = 1.0  # since a renewal, for which the lease is only looked at
 
-_holds: dict[Path, _Hold] = {}
-
 _lock = threading.Lock()
 
 
-class Share(Protocol):
-    """Work of this process on a state in a bucket, be it alone or with others."""
+class Work:
+    """Work of this process on the run state of an array in a bucket, be it alone or with others.
 
-    resumed: frozenset[str]
+    A thread puts what changes in the directory of the state, every few seconds.
+
+    - `turn`: held while the work begins or ends.
+    """
+
+    resumed: frozenset[str] = frozenset()  # runs that were there when the lease was taken
+    is_late = False  # whether the lease may have run out
+
+    def __init__(self, holder: Target, directory: Path) -> None:
+        self.key, self.target = holder.beside, holder.in_directory(directory)
+        self.turn = threading.Lock()
+        self.n_users, self.is_closed = 0, False
+        self._store = store_of(holder)
+        self._log, self._changes, self._n_put = Logs(self._store), Changes(directory), 0
+        self._work = threading.RLock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="shardwrite-state", daemon=True)
 
     @property
     def fence(self) -> Fence:
         """What tasks need to ask whether the run goes on."""
+        raise NotImplementedError
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the lease may have run out."""
+    def open(self) -> None:
+        """Make the directory again from what is in the bucket."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raise if the run does not go on, as far as is known without asking."""
+        raise NotImplementedError
 
     def confirm(self) -> None:
         """Put all of the state, and raise if the run does not go on."""
+        raise NotImplementedError
+
+    def finish(self, *, is_last: bool, has_failed: bool) -> None:
+        """End the work of one block, and all of it with the last one."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Put what can be put, and let others go on, as the process ends at once."""
+        thread = threading.Thread(target=self._leave, daemon=True)
+        thread.start()
+        thread.join(_LEAVE_SECONDS)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ShardwriteError), self._work:  # the process ends anyway
+            self._last_words()
+
+    def _last_words(self) -> None:
+        raise NotImplementedError
+
+    def _go_on(self) -> None:
+        pause = min(PUT_SECONDS, lease_times()[0])
+        while not self._stop.wait(pause):
+            try:
+                with self._work:
+                    if self._stop.is_set() or not self._step(pause):
+                        return
+            except ShardwriteError as error:
+                told = f"the state is not in the bucket yet: {error}"
+                tell(TAKEOVERS, logging.WARNING, told, run=self.target.label)
+
+    def _step(self, pause: float) -> bool:
+        """Put what has changed; False if the work is over."""
+        raise NotImplementedError
 
 
-shares: dict[Path, Share] = {}
-"""Work that this process does with others, by its directory of run state."""
+_works: dict[Path, Work] = {}
+"""Work of this process, by the directory of the state while it works on that alone."""
+
+_beside: dict[Path, Work] = {}
+"""Work that this process does beside others, by the same directory."""
 
 
 @contextlib.contextmanager
 def held(target: Target) -> Iterator[None]:
-    """Hold the lease of a target whose run state lies in its bucket."""
-    hold = _entered(target)
+    """Hold the lease of a target whose run state lies in its bucket.
+
+    - `target`: as `Target.holder` gives it.
+    """
+    with working(_works, target, lambda: _Alone(target, target.beside)):
+        yield
+
+
+@contextlib.contextmanager
+def working(works: dict[Path, Work], holder: Target, make: Callable[[], Work]) -> Iterator[Work]:
+    """Work on the state of an array, and share that with other blocks of this process."""
+    work = _entered(works, holder.beside, make)
     try:
-        with on_leaving(hold.leave):
-            yield
+        with on_leaving(work.leave):
+            yield work
     except BaseException:
         with contextlib.suppress(ShardwriteError):  # the first error is the one to report
-            _left(hold)
+            _left(works, work, has_failed=True)
         raise
-    _left(hold)
+    _left(works, work, has_failed=False)
 
 
-def _entered(target: Target) -> _Hold:
+def _entered(works: dict[Path, Work], key: Path, make: Callable[[], Work]) -> Work:
     while True:
         with _lock:
-            hold = _holds.setdefault(target.beside, _Hold(target))
-        with hold.turn:
-            if hold.is_closed:
+            work = works.setdefault(key, make())
+        with work.turn:
+            if work.is_closed:
                 continue  # another thread has just closed it
-            if not hold.n_users:
+            if not work.n_users:
                 try:
-                    hold.open()
+                    work.open()
                 except BaseException:
-                    _forget(hold)
+                    _forget(works, work)
                     raise
-            hold.n_users += 1
-            return hold
+            work.n_users += 1
+            return work
 
 
-def _left(hold: _Hold) -> None:
-    with hold.turn:
-        hold.n_users -= 1
-        if not hold.n_users:
-            try:
-                hold.close()
-            finally:
-                _forget(hold)
+def _left(works: dict[Path, Work], work: Work, *, has_failed: bool) -> None:
+    with work.turn:
+        work.n_users -= 1
+        try:
+            work.finish(is_last=not work.n_users, has_failed=has_failed)
+        finally:
+            if not work.n_users:
+                _forget(works, work)
 
 
-def _forget(hold: _Hold) -> None:
-    hold.is_closed = True
+def _forget(works: dict[Path, Work], work: Work) -> None:
+    work.is_closed = True
     with _lock:
-        _holds.pop(hold.target.beside, None)
+        works.pop(work.key, None)
+
+
+@contextlib.contextmanager
+def beside_others(holder: Target, make: Callable[[], Work]) -> Iterator[Work]:
+    """Work on a state that other processes may add to at the same time."""
+    with working(_beside, holder, make) as work:
+        yield work
 
 
 def refuse_alone(target: Target) -> None:
     """Refuse to work beside others if a call of this process works alone."""
-    if target.holder.beside in _holds:
+    if target.holder.beside in _works:
         raise JournalError(
             f"{target.label} is being written by another call of this process; wait for it",
             path=target.label,
         )
 
 
-def work_on(target: Target) -> Share | None:
+def work_on(target: Target) -> Work | None:
     """Work of this process on the state of a target, which lies in the bucket."""
     directory = target.holder.beside
-    return _holds.get(directory) or shares.get(directory)
+    with _lock:
+        own = (work for work in _beside.values() if work.target.beside == directory)
+        return _works.get(directory) or next(own, None)
 
 
 def fetched(target: Target) -> Target:
@@ -362,7 +432,7 @@ def fetched(target: Target) -> Target:
     Its directory of run state is a copy, which nobody else sees. A process that works on the run
     has a lease there, too. Other targets are returned as they are.
     """
-    if target.state is None or target.state.directory in _holds:
+    if target.state is None or target.state.directory in _works:
         return target
     found = read_lease(store_of(target))
     if found is None:
@@ -452,34 +522,24 @@ def located(target: Target) -> Target:
     return target.kept_in(StateInBucket(keeper, directory), mark.array)
 
 
-class _Hold:
-    """Work of this process on the runs of an array whose state lies in the bucket.
+class _Alone(Work):
+    """Work of this process on the runs of an array, under the lease."""
 
-    - `turn`: held while the work begins or ends.
-    """
-
-    def __init__(self, target: Target) -> None:
-
-        self.target = target
-        self.turn = threading.Lock()
-        self.n_users = 0
-        self.resumed: frozenset[str] = frozenset()
-        self.is_closed = self._is_lost = False
-        self._lease = StateLease(store_of(target), target.label)
-        self._log = Logs(store_of(target))
-        self._mirror = Mirror(target.beside)
+    def __init__(self, holder: Target, directory: Path) -> None:
+        super().__init__(holder, directory)
+        self._is_lost = False
+        self._lease = StateLease(self._store, holder.label)
         self._waiting: bytes | None = None
-        self._n_put, self._state, self._older = 0, "", ""
+        self._state, self._older = "", ""
         self._renewed = -math.inf  # time of the last renewal, by the clock of `process.now`
         self._has_log = False  # the lease was renewed after the first object of the log was put
-        self._work = threading.RLock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="shardwrite-state", daemon=True)
 
     def open(self) -> None:
-        """Take the lease, and make the directory again from what is in the bucket."""
+        """See `Work`: take the lease first."""
         beside = self.target.beside
+        begun = now()
         self._state = self._lease.take(self._log.state_after)
+        self._renewed = begun
         self._prolong()
         try:
             shutil.rmtree(beside, ignore_errors=True)
@@ -507,17 +567,17 @@ class _Hold:
     @property
     def fence(self) -> AloneFence:
         """What tasks in other processes need to ask for the lease."""
-        store, label = store_of(self.target), self.target.label
         above = str(self.target.beside.parent)
-        return AloneFence(store, self._lease.holder, this_process(), above, label)
+        holder, label = self._lease.holder, self.target.label
+        return AloneFence(self._store, holder, this_process(), above, label)
 
     @property
-    def is_late(self) -> bool:
-        """Whether the lease may have run out."""
+    def is_late(self) -> bool:  # type: ignore[override]
+        """See `Work`."""
         return now() > self._lease.deadline
 
     def confirm(self) -> None:
-        """See :func:`confirm`."""
+        """See `Work`."""
         with self._work:
             self.check()
             if not self._has_log:  # a process that was frozen until now must not begin a log
@@ -529,8 +589,12 @@ class _Hold:
                 self._renew()
             self.check()
 
-    def close(self) -> None:
+    def finish(self, *, is_last: bool, has_failed: bool) -> None:  # noqa: ARG002
         """Put the rest of the state, or remove it if no run is left, and give the lease back."""
+        if is_last:
+            self._close()
+
+    def _close(self) -> None:
         self._stop.set()
         if not has_ended(self._thread):
             return
@@ -539,7 +603,7 @@ class _Hold:
             with self._work:
                 if self._is_lost:
                     return
-                is_over = self._mirror.is_empty
+                is_over = self._changes.is_empty
                 if not is_over:
                     self._put()
                 # Listed now, as another process may begin as soon as the lease is given back.
@@ -557,42 +621,27 @@ class _Hold:
             forget_deadline(beside)
             shutil.rmtree(beside, ignore_errors=True)
 
-    def leave(self) -> None:
-        """Put what can be put, and give the lease back, as the process ends at once."""
-        thread = threading.Thread(target=self._leave, daemon=True)
-        thread.start()
-        thread.join(_LEAVE_SECONDS)
+    def _last_words(self) -> None:
+        self._stop.set()
+        if not self._is_lost and not self._changes.is_empty:
+            self._put()
+            self._lease.release(self._state)
 
-    def _leave(self) -> None:
-        with contextlib.suppress(ShardwriteError):  # the process ends anyway
-            self._stop.set()
-            with self._work:
-                if not self._is_lost and not self._mirror.is_empty:
-                    self._put()
-                    self._lease.release(self._state)
-
-    def _go_on(self) -> None:
-        """Put what changes, and renew the lease, until the end; run by the thread."""
+    def _step(self, pause: float) -> bool:
+        """Put what changes, and renew the lease, until the end."""
+        if self._is_lost:
+            return False
         heartbeat, _ = lease_times()
-        pause, renewed = min(PUT_SECONDS, heartbeat), time.monotonic()
-        while not self._stop.wait(pause):
-            try:
-                with self._work:
-                    if self._is_lost or self._stop.is_set():
-                        return
-                    if time.monotonic() - renewed >= heartbeat - pause / 2:
-                        renewed = time.monotonic()
-                        self._renew()
-                    if self._n_put and not self._is_lost:  # the first is put by `confirm`
-                        self._put()
-            except ShardwriteError as error:
-                told = f"the state is not in the bucket yet: {error}"
-                tell(TAKEOVERS, logging.WARNING, told, run=self.target.label)
+        if now() - self._renewed >= heartbeat - pause / 2:
+            self._renew()
+        if self._n_put and not self._is_lost:  # the first is put by `confirm`
+            self._put()
+        return True
 
     def _put(self) -> None:
         """Put what has changed. What could not be put is put again, as it was, before the rest."""
         if self._waiting is None:
-            steps = self._mirror.changes()
+            steps = self._changes.since_last()
             if not steps and (self._n_put or not self._state):
                 return
             self._waiting = encode(steps)
@@ -626,7 +675,7 @@ class _Hold:
         """Remove the log of this process, unless the one that took over has its state from it."""
         holder = self._lease.holder
         with contextlib.suppress(ShardwriteError):  # it is in nobody's way
-            found = read_lease(store_of(self.target))
+            found = read_lease(self._store)
             if found is None or holder not in (found[0].holder, found[0].state):
                 self._log.remove(self._log.found_of(holder))
 
