@@ -211,7 +211,7 @@ def test_what_belongs_to_this_process_is_left_out(tmp_path):
     for name in ("parts-a", "claim-end", "draft-a,b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    assert Changes(tmp_path).changes() == []
+    assert Changes(tmp_path).since_last() == []
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", "a//b", "a/../b", "", ".", "a\0b"])
