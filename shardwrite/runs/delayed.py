@@ -21,7 +21,7 @@ from shardwrite.journal.rundir import holding
 from shardwrite.place.target import in_this_process
 from shardwrite.runs.execute import Run, one_graph
 from shardwrite.runs.job import Job, NoChunks, in_one_state
-from shardwrite.runs.result import WriteResult, finished
+from shardwrite.runs.result import WriteResult, filled_in, finished
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.write.context import GroupReport, WriteSpec
 
@@ -103,10 +103,9 @@ def _ended(todo: _Kept, path: str) -> list[WriteResult]:
     - Raises RunEndedError if one of them has not written its plan: another run has taken its place.
     """
     found = [finished(session.job, session.directory.run) for session in todo.sessions]
-    new = iter([result for result in found if result is not None])
     if None in found:
         raise RunEndedError("this run has ended, or another has taken its place", path=path)
-    return [next(new) if result is None else result for result in todo.before]
+    return filled_in(todo.before, [result for result in found if result is not None])
 
 
 def _finish_delayed(
@@ -155,6 +154,5 @@ def _finish(
             for report in done:
                 session.enter(report)
         seconds = [sum(report.seconds for report in done) for done in reports]
-        new = iter(finish_together(todo.sessions, seconds))
-    results = [next(new) if result is None else result for result in todo.before]
+        results = filled_in(todo.before, finish_together(todo.sessions, seconds))
     return results[0] if len(results) == 1 else results

@@ -57,7 +57,7 @@ from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.job import Job, RunOptions, in_one_state
-from shardwrite.runs.result import WriteResult, finished, incomplete
+from shardwrite.runs.result import WriteResult, filled_in, finished, incomplete
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Store
@@ -206,7 +206,7 @@ class Run:
             return self.finish()
         for session in self.sessions:
             session.check_written()
-        return self._results([session.result(self.seconds) for session in self.sessions])
+        return filled_in(self.before, (one.result(self.seconds) for one in self.sessions))
 
     def _compute(self, on_report: OnReport) -> None:
         with contextlib.ExitStack() as stack:
@@ -227,11 +227,7 @@ class Run:
     def finish(self) -> list[WriteResult]:
         """Publish the arrays and end the run; see `finish_together`."""
         seconds = [self.seconds] * len(self.sessions)
-        return self._results(finish_together(self.sessions, seconds))
-
-    def _results(self, new: Iterable[WriteResult]) -> list[WriteResult]:
-        left = iter(new)
-        return [next(left) if result is None else result for result in self.before]
+        return filled_in(self.before, finish_together(self.sessions, seconds))
 
 
 def execute(
@@ -264,8 +260,8 @@ def execute(
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
             if len(left) == len(jobs):
                 raise
-            done = iter(execute(left, engine, progress, looks_again=looks_again) if left else ())
-            return [next(done) if result is None else result for result in ended]
+            done = execute(left, engine, progress, looks_again=looks_again) if left else ()
+            return filled_in(ended, done)
 
 
 def _accepted(jobs: Sequence[Job], mode: Mode) -> Sequence[Job]:

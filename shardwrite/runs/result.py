@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -394,6 +394,14 @@ def updated_receipt(
 
 _N_NAMED = 20  # bad chunks in the message of an error
 _MOST_LOOKS = 1000  # of more shards than that, the array is listed
+
+
+def filled_in(
+    before: Sequence[WriteResult | None], new: Iterable[WriteResult]
+) -> list[WriteResult]:
+    """Results of jobs: those that were known before, and the new ones in the places of None."""
+    left = iter(new)
+    return [next(left) if result is None else result for result in before]
 
 
 def incomplete(

@@ -364,14 +364,16 @@ class Session:
     @contextlib.contextmanager
     def leaving_others(self) -> Iterator[None]:
         """Have graphs leave out the shards that this process is not to write."""
-        others = self.missing[:0]
-        if self.only is not None:
-            others = np.flatnonzero(~self.only & ~self.ledger.is_done)
-        self.ledger.is_done[others] = True
+        if self.only is None:
+            yield
+            return
+        is_done = self.ledger.is_done
+        others = ~self.only & ~is_done
+        is_done |= others
         try:
             yield
         finally:
-            self.ledger.is_done[others] = False
+            is_done &= ~others
 
     def resume_from(self, ledger: Ledger) -> None:
         """Take the shards that are done in another ledger for done, and no others."""

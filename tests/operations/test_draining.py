@@ -19,6 +19,7 @@ from forks import python
 
 import shardwrite
 from shardwrite.cli import main
+from shardwrite.engines import LocalEngine, Stopped
 from shardwrite.errors import IncompleteError
 from shardwrite.host import stopping
 
@@ -101,6 +102,19 @@ def test_what_other_threads_had_in_flight_is_not_called_missing(tmp_path, draini
     assert there
     assert not there & set(caught.value.missing)
     assert caught.value.n_written == len(there)
+
+
+def test_an_array_whose_last_shards_were_in_flight_is_published(tmp_path, x, monkeypatch):
+    """The reports of its tasks do not come, but their journal lines do."""
+    run = LocalEngine.run
+
+    def run_until_stopped(self, graph, keys, on_result, explain=None):
+        run(self, graph, keys, lambda *_: None, explain)
+        raise Stopped
+
+    monkeypatch.setattr(LocalEngine, "run", run_until_stopped)
+    assert x.to_sharded_zarr(tmp_path / "x", **KEYWORDS).n_shards == 36
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], VALUES)
 
 
 PROGRAM = f"""

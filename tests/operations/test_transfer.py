@@ -23,6 +23,7 @@ from zarr.codecs import GzipCodec, ShardingCodec
 import shardwrite
 from shardwrite import ChangedError, CorruptShardError, SpecError, StoreError
 from shardwrite.cli import main
+from shardwrite.place.target import StateInBucket
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.volumes.documents import replace_info
 
@@ -421,7 +422,9 @@ def test_an_info_that_changes_while_it_is_replaced(bucket):
         return b"and ours: " + (old or b"")
 
     # Processes on several machines share no directory in which one of them could hold a claim.
-    replace_info(replace(seams.target_of(bucket), in_store=True), change, "none")
+    target = seams.target_of(bucket)
+    state = StateInBucket(target.place, target.beside)
+    replace_info(replace(target, state=state), change, "none")
     assert seen == [None, b"of another process"]
     assert bytes(bucket.get("info").bytes()) == b"and ours: of another process"
 
