@@ -5,6 +5,10 @@ Each row is one way to write, in a process of one thread that is traced by strac
 array and on the state of the run are counted, such as open, write, close and rename. Calls for 100
 shards are taken from those for 600, so that what a run costs once is not counted. Shards have
 64 kB, and ten of them a directory, but for what a row says.
+
+The last rows say how many calls an array takes that is written with others by one call of `store`.
+Their values are all fill values, so that there are no shards. Calls for 10 arrays are taken from
+those for 40.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,6 +43,17 @@ how = {"compressors": None} if layout == "tasks" else {}
 with dask.config.set(scheduler="sync"):
     x.to_sharded_zarr(path, shards=shards, chunks=chunks, durability=durability, source_id="x")
 """
+MANY = """
+import sys, dask, dask.array as da
+import shardwrite
+path, n_arrays, durability = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+arrays = [da.zeros((32, 32), dtype="u2", chunks=-1) for _ in range(n_arrays)]
+names = [f"a{number}" for number in range(n_arrays)]
+with dask.config.set(scheduler="sync"):
+    shardwrite.store(
+        arrays, [path] * n_arrays, names=names, shards=32, chunks=16, durability=durability
+    )
+"""
 ROWS = {
     "full": ("full", "tens"),
     "batch": ("batch", "tens"),
@@ -48,16 +65,18 @@ ROWS = {
 }
 
 
-def counted(durability: str, layout: str, n_shards: int, root: Path) -> Counter[str]:
-    """System calls of a write on its array and the state of its run, by name."""
+def counted(text: str, n: int, *words: str, root: Path = ROOT) -> Counter[str]:
+    """System calls of a program on what it writes and the state of its run, by name.
+
+    - `n`: number of shards, or of arrays.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         program, log, path = (Path(scratch, name) for name in ("program.py", "log", "x.zarr"))
-        program.write_text(PROGRAM)
+        program.write_text(text)
         # -y tells the path of each descriptor
         command = ["strace", "-f", "-qq", "-y", "-e", "trace=file,desc", "-o", str(log)]
-        words = [str(path), str(n_shards), durability, layout]
         ended = subprocess.run(
-            [*command, sys.executable, str(program), *words],
+            [*command, sys.executable, str(program), str(path), str(n), *words],
             env={**os.environ, "PYTHONPATH": str(root)},
             capture_output=True,
             text=True,
@@ -70,17 +89,31 @@ def counted(durability: str, layout: str, n_shards: int, root: Path) -> Counter[
 
 def per_shard(row: str, root: Path = ROOT, n_few: int = 100, n_many: int = 600) -> dict[str, float]:
     """System calls for each shard, by name."""
-    few, many = (counted(*ROWS[row], n, root) for n in (n_few, n_many))
+    few, many = (counted(PROGRAM, n, *ROWS[row], root=root) for n in (n_few, n_many))
+    return _each(few, many, n_many - n_few)
+
+
+def per_array(durability: str, root: Path = ROOT) -> dict[str, float]:
+    """System calls for each array of a run on many, by name."""
+    few, many = (counted(MANY, n, durability, root=root) for n in (10, 40))
+    return _each(few, many, 30)
+
+
+def _each(few: Counter[str], many: Counter[str], n_more: int) -> dict[str, float]:
     many.subtract(few)
-    return {name: n / (n_many - n_few) for name, n in sorted(many.items()) if n}
+    return {name: n / n_more for name, n in sorted(many.items()) if n}
 
 
 def main() -> None:
     """Print a table."""
     chosen = parser_of(__doc__ or "").parse_args()
     with tree_of(chosen.commit) as root:
-        for row in ROWS:
-            calls = per_shard(row, root)
+        rows: dict[str, Callable[[], dict[str, float]]] = {
+            **{row: partial(per_shard, row, root) for row in ROWS},
+            **{f"{level}, an array": partial(per_array, level, root) for level in ("full", "none")},
+        }
+        for row, count in rows.items():
+            calls = count()
             parts = ", ".join(f"{name} {n:.2f}" for name, n in calls.items() if abs(n) >= 0.005)
             print(f"{row}: {sum(calls.values()):.1f} ({parts})", flush=True)
 

@@ -566,6 +566,7 @@ STEPS = {
     "look for a finished array": "runs.execute:finished",
     "begin runs": "runs.execute:begin",
     "begin a run": "journal.neighbours:begin_runs",
+    "make the directory of a run": "journal.begin:_create",
     "look for a run": "journal.begin:tidied_run",
     "look for a run to join": "runs.begin:tidied_run",
     "check the place": "runs.begin:check_place",

@@ -493,6 +493,7 @@ REMOVES_ITS_OWN = {
         "drop_orphan",
         "_settle",
         "_move_plan",
+        "_remove_record",
         "_remove_tokens",
         "make_end",
     },  # a directory is renamed, tokens go

@@ -32,9 +32,9 @@ from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import cancel_begin, discard_run, refuse_consuming
-from shardwrite.journal.trust import require_trusted
+from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.base import MARK_NAME
-from shardwrite.place.target import Target
+from shardwrite.place.target import UPDATES, Target
 from shardwrite.plan.identity import Bounds, Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
 
@@ -288,12 +288,15 @@ def begin_beside(
 
 
 def _is_alone(target: Target) -> bool:
-    """Whether nothing but the plan of a run lies beside an array that the run makes as a whole.
+    """Whether no update lies beside an array that a new run makes as a whole.
 
     - Raises UntrustedStateError if what lies there is not trusted.
     """
-    plan = target.run_path / "plan.json"
-    return target.home is not None and require_trusted(target) == {plan}
+    if target.home is None:
+        return False
+    if is_private(target.beside):  # nobody else has made anything there
+        return not is_there(target.beside / UPDATES)
+    return require_trusted(target) == {target.run_path / "plan.json"}
 
 
 def _planned(run: RunDirectory) -> Document | None:

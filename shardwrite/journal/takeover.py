@@ -518,6 +518,8 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
     for one in outputs:
         if one.record.replaces or one.may_change_shards or not own_journals:
             _remove_data(one.path, one.proof)
+        else:
+            _remove_record(one)
     if over.path != over.shared:
         _remove_data(over.shared, lambda: replace(over.proof(), run_path=over.shared))
     remove_state(over.shared)
@@ -668,6 +670,14 @@ def _move_plan(over: RunDirectory) -> None:
     if found != over.run and (found or is_there(moved)):
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
+
+
+def _remove_record(over: RunDirectory) -> None:
+    """Remove the directory of one of several arrays, if nothing else is in it."""
+    for name in (DOCUMENT, "plan.json", "plan-moved.json"):
+        (over.path / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # or it goes with the directory of the run
+        over.path.rmdir()
 
 
 def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:

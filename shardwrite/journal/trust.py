@@ -81,6 +81,16 @@ def require_trusted(target: Target) -> frozenset[Path]:
     return frozenset(seen)
 
 
+def is_private(directory: Path) -> bool:
+    """Whether a directory of this user is there, in which no other user may write but root."""
+    with as_store_error(str(directory), "cannot look at"), contextlib.suppress(*_GONE):
+        found = os.lstat(directory)
+        # With an access control list, the bits of the group are the most that the list gives.
+        is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and is_closed
+    return False
+
+
 def require_trusted_run(
     target: Target, shared: Path, own: str, among: Collection[str] | None = None
 ) -> None:

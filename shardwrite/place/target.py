@@ -31,6 +31,7 @@ from shardwrite.stores.looking import (
     listed,
     local_path,
     mode_of,
+    names_in,
     owner_of,
     parse_document,
     parse_json,
@@ -738,11 +739,14 @@ def check_surroundings(target: Target) -> None:
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
 
 
+_FEW = 8  # arrays that are looked at one by one
+
+
 def untouched(targets: Iterable[Target]) -> frozenset[Target]:
     """Those of new arrays of which nothing is there, but the first one in each group.
 
-    A directory is listed once. What lies above is looked at for the first one, and holds for the
-    others, too. Another process may begin to write them at any time.
+    What lies above is looked at for the first one, and holds for the others, too. Another process
+    may begin to write them at any time.
     """
     directories: dict[object, list[Target]] = {}
     for target in targets:
@@ -755,11 +759,17 @@ def untouched(targets: Iterable[Target]) -> frozenset[Target]:
                 one for one in others if not one.place.is_occupied() and not is_there(one.beside)
             )
             continue
-        there = {path.name for path in listed(first.directory.path.parent)} if others else set()
+        # A list of all that is there may be long.
+        is_listed, directory = len(others) > _FEW, first.directory.path.parent
+        there = frozenset(names_in(directory)) if is_listed else frozenset()
         for target in others:
             path = target.directory.path
-            if there.isdisjoint(p.name for p in (path, target.beside, conversion_beside(path))):
-                found.add(target)
+            own = path, target.beside, conversion_beside(path)
+            if is_listed:
+                is_free = there.isdisjoint(each.name for each in own)
+            else:
+                is_free = not any(mode_of(each, follow=False) for each in own)
+            found |= {target} if is_free else set()
     return frozenset(found)
 
 

@@ -153,14 +153,13 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
 
 def _sync_above(sessions: Sequence[Session]) -> None:
     """Make the directories of new arrays durable that lie beside another one."""
-    new = [session for session in sessions if session.job.makes_array]
-    above = Counter(session.job.target.above for session in new if session.job.durability != "none")
-    last = {session.job.target.above: session.job.target for session in new}
-    for key, n_arrays in above.items():
-        is_directory = isinstance(last[key].place, Directory)
-        if key is not None and n_arrays > 1 and is_directory:
-            with as_store_error(last[key].label, "cannot make durable"):
-                fsync_directory(last[key].directory.path.parent)
+    jobs = [session.job for session in sessions]
+    new = [job.target.place for job in jobs if job.makes_array and job.durability != "none"]
+    above = Counter(place.path.parent for place in new if isinstance(place, Directory))
+    for directory, n_arrays in above.items():
+        if n_arrays > 1:
+            with as_store_error(str(directory), "cannot make durable"):
+                fsync_directory(directory)
 
 
 def _journals_of(

@@ -219,6 +219,9 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
     for attempt in itertools.count():
         missing = []
         directory = path
+        if attempt == 0 and _is_made(path, rights):  # most often, just this one is missing
+            made[path] = None
+            break
         while not is_there(directory):
             if _was_taken_over(directory):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
@@ -239,6 +242,17 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
     if durability != "none":
         for directory in made:
             fsync_directory(directory.parent)
+
+
+def _is_made(path: Path, rights: Rights | None) -> bool:
+    """Make a directory if nothing but that is missing; whether it was made."""
+    if _was_taken_over(path) or rights is not None:
+        return False
+    try:
+        os.mkdir(path)
+    except OSError:  # a longer look tells why
+        return False
+    return True
 
 
 def _was_taken_over(missing: Path) -> bool:

@@ -484,12 +484,16 @@ def is_file(path: AnyPath) -> bool:
     return stat.S_ISREG(mode_of(path))
 
 
+def names_in(directory: AnyPath) -> list[str]:
+    """Names of the entries of a directory; empty if the directory is missing."""
+    return _ask("cannot list", directory, lambda: os.listdir(directory), [])
+
+
 def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]:
     """Sorted paths of the entries of a directory; empty if the directory is missing."""
-    names: list[str] = _ask("cannot list", directory, lambda: os.listdir(directory), [])
     return [
         Path(directory, name)
-        for name in sorted(names)
+        for name in sorted(names_in(directory))
         if name.startswith(prefix) and name.endswith(suffix)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import dask.array as da
@@ -14,7 +15,7 @@ import shardwrite
 from shardwrite.errors import SpecError
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
-from shardwrite.place.target import resolve_place, resolve_target
+from shardwrite.place.target import resolve_place, resolve_target, untouched
 from shardwrite.sources import open_source
 from shardwrite.stores.looking import local_path
 from shardwrite.stores.posix import PosixStore
@@ -108,3 +109,24 @@ def test_an_array_directly_below_the_root_is_no_scale():
     """What was unfinished or missing there could not even be verified."""
     assert around(Directory(Path("/x.zarr"))) is None
     assert around(Directory(Path("/v/x.zarr"))) == ("/v", "", "x.zarr")
+
+
+@pytest.mark.parametrize("n_more", [0, 20])
+def test_it_is_known_of_which_new_arrays_nothing_is_there(tmp_path, monkeypatch, n_more):
+    root = tmp_path / "all.zarr"
+    taken = ["array", "run.shardwrite", "tree.conversion.shardwrite"]
+    for name in taken:
+        (root / "g" / name).mkdir(parents=True)
+    (root / "g" / "link").symlink_to("nowhere")
+    free = [f"new{number}" for number in range(2 + n_more)]
+    names = ["first", "array", "run", "tree", "link", *free]
+    targets = {name: resolve_target(root, f"g/{name}") for name in names}
+    targets["alone"] = resolve_target(root, "alone")
+    lists = []
+    monkeypatch.setattr(
+        os, "listdir", lambda path, real=os.listdir: lists.append(path) or real(path)
+    )
+    found = untouched(targets.values())
+    assert found == {targets[name] for name in free}
+    assert len(lists) == (n_more > 0), "a list may be long, where few arrays are written"
+    assert not untouched([targets["first"]])

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 
+import calls
 import dask
 import dask.array as da
 import numpy as np
@@ -226,3 +227,51 @@ def test_it_is_known_how_far_all_of_it_is(root):
     begin(root)
     found = status(seams.target_of(root))
     assert (found.n_shards, found.n_done_shards) == (12, 12)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
+@pytest.mark.parametrize(("durability", "most"), [("full", 66), ("none", 50)])
+def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
+    try:
+        counted = calls.per_array(durability)
+    except RuntimeError as error:
+        pytest.skip(f"strace may not trace here: {error}")
+    assert sum(counted.values()) <= most, counted
+
+
+def test_an_array_that_was_finished_since_they_were_looked_at_is_not_replaced(root):
+    """The first call has listed the directory when another writes one of its arrays."""
+    real = seams.real("make the directory of a run")
+    x = da.from_array(VALUES, chunks=(16, 32)) + 7
+
+    def make_late(*arguments):
+        patch.undo()
+        x.to_sharded_zarr(root, name="g/late", **{**SIZES, "source_id": "another"})
+        return real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*seams.step("make the directory of a run"), make_late)
+        with pytest.raises(shardwrite.SpecError, match="an array exists there"):
+            write(root, names=["g/first", "g/late", "g/other"])
+    np.testing.assert_array_equal(zarr.open_array(root, path="g/late", mode="r")[:], VALUES + 7)
+    assert not list(root.parent.rglob("*.shardwrite"))
+
+
+def test_a_run_that_was_begun_since_they_were_looked_at_is_joined(root):
+    real = seams.real("make the directory of a run")
+    x = da.from_array(VALUES, chunks=(16, 32)) + 1
+
+    def make_late(*arguments):
+        patch.undo()
+        with pytest.MonkeyPatch.context() as other:
+            seams.before(other, "look for missing shards", stop)
+            with pytest.raises(KeyboardInterrupt):
+                x.to_sharded_zarr(root, name="g/b", **SIZES)
+        return real(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*seams.step("make the directory of a run"), make_late)
+        results = write(root, names=["g/a", "g/b", "g/c"])
+    assert [result.n_resumed_shards for result in results] == [0, 4, 0]
+    check(root, names=["g/a", "g/b", "g/c"])
+    assert not list(root.parent.rglob("*.shardwrite"))
