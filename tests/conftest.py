@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import zlib
 from pathlib import Path
 
 N_CORES = 2
@@ -45,8 +46,9 @@ from tiers import is_left_to_the_long_tier  # noqa: E402
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
+BUCKETS, N_GROUPS = "tests/buckets/", 3
 TOGETHER = (
-    *("tests/slurm/", "tests/buckets/"),
+    *("tests/slurm/", BUCKETS),
     *("tests/test_architecture.py", "tests/test_packaging.py", "tests/test_site.py"),
 )
 TOGETHER_IF_QUICK = ("tests/upgrade/",)
@@ -130,11 +132,16 @@ class SomeTogether(LoadScopeScheduling):
     of the site, because each process would build these. The quick tests of older states are together, too, because
     each process would unpack the archives.
 
+    The long tests on buckets wait for most of their time, and all of them in one process would last
+    longer than all others. So they are in some groups.
+
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         is_quick = "not long" in self.config.option.markexpr
+        if nodeid.startswith(BUCKETS) and not is_quick:
+            return f"{BUCKETS} {zlib.crc32(nodeid.encode()) % N_GROUPS}"
         places = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
         return next((place for place in places if nodeid.startswith(place)), nodeid)
 
