@@ -50,6 +50,7 @@ BUCKETS, N_GROUPS = "tests/buckets/", 3
 TOGETHER = (
     *("tests/slurm/", BUCKETS),
     *("tests/test_architecture.py", "tests/test_packaging.py", "tests/test_site.py"),
+    *("tests/faults/test_other_users.py", "tests/show/test_executed.py"),
 )
 TOGETHER_IF_QUICK = ("tests/upgrade/",)
 LOST = "distributed.deploy.lost-worker-timeout"
@@ -128,8 +129,9 @@ def pytest_collection_finish():
 class SomeTogether(LoadScopeScheduling):
     """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
     cluster, all tests on buckets, because each process would start servers of its own, those that
-    read the source of the package, because each process would parse it, and those of the wheel and
-    of the site, because each process would build these. The quick tests of older states are together, too, because
+    read the source of the package, because each process would parse it, and those of the wheel, of
+    the site, of a notebook and of other users, because each process would build these, run it, or
+    start a process for them. The quick tests of older states are together, too, because
     each process would unpack the archives.
 
     The long tests on buckets wait for most of their time, and all of them in one process would last
