@@ -47,12 +47,18 @@ from tiers import is_left_to_the_long_tier  # noqa: E402
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
 BUCKETS, N_GROUPS = "tests/buckets/", 3
+# One process runs all tests whose names begin with one of the words.
 TOGETHER = (
-    *("tests/slurm/", BUCKETS),
-    *("tests/test_architecture.py", "tests/test_packaging.py", "tests/test_site.py"),
-    *("tests/faults/test_other_users.py", "tests/show/test_executed.py"),
+    ("tests/slurm/",),
+    (BUCKETS,),
+    ("tests/test_architecture.py",),
+    ("tests/test_packaging.py",),
+    ("tests/test_site.py",),
+    ("tests/faults/test_other_users.py",),
+    ("tests/show/test_executed.py",),
+    ("tests/wings/", "tests/test_options.py", "tests/test_entered.py"),
 )
-TOGETHER_IF_QUICK = ("tests/upgrade/",)
+TOGETHER_IF_QUICK = (("tests/upgrade/",),)
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
@@ -131,7 +137,8 @@ class SomeTogether(LoadScopeScheduling):
     cluster, all tests on buckets, because each process would start servers of its own, those that
     read the source of the package, because each process would parse it, and those of the wheel, of
     the site, of a notebook and of other users, because each process would build these, run it, or
-    start a process for them. The quick tests of older states are together, too, because
+    start a process for them, and those that import the package anew, because each process would
+    start a server for them. The quick tests of older states are together, too, because
     each process would unpack the archives.
 
     The long tests on buckets wait for most of their time, and all of them in one process would last
@@ -144,8 +151,8 @@ class SomeTogether(LoadScopeScheduling):
         is_quick = "not long" in self.config.option.markexpr
         if nodeid.startswith(BUCKETS) and not is_quick:
             return f"{BUCKETS} {zlib.crc32(nodeid.encode()) % N_GROUPS}"
-        places = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
-        return next((place for place in places if nodeid.startswith(place)), nodeid)
+        groups = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
+        return next((words[0] for words in groups if nodeid.startswith(words)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -408,11 +408,7 @@ def test_lease_times_can_be_set_in_the_environment():
         "DASK_SHARDWRITE__LEASE__HEARTBEAT": "1.5",
     }
     done = subprocess.run(
-        [*python(package=False), "-c", script],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=environment,
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
     )
     assert done.stdout.strip() == "(1.5, 4.0)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import subprocess
+import sys
 import threading
 
 import dask
@@ -11,7 +12,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from forks import python
 from zarr.storage import MemoryStore
 
 import shardwrite
@@ -267,7 +267,7 @@ def test_nothing_is_patched_unless_it_is_asked_for():
         "shardwrite.plan(da.ones(3), shards=2, chunks=1); assert da.to_zarr is own; "
         "assert own.__module__ == 'dask.array.core'"
     )
-    subprocess.run([*python(package=False), "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def sharded(path, name="x"):

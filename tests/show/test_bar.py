@@ -11,7 +11,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client
-from forks import python
 from helpers import Stop
 
 from shardwrite.show.bar import NotebookBar
@@ -183,7 +182,7 @@ def test_ipython_is_not_imported(tmp_path):
         "da.ones(8, chunks=8).to_sharded_zarr(sys.argv[1], shards=8, chunks=4, progress=True)\n"
         "assert not [name for name in sys.modules if name.partition('.')[0] == 'IPython']\n"
     )
-    subprocess.run([*python(package=False), "-c", code, tmp_path / "x"], check=True)
+    subprocess.run([sys.executable, "-c", code, tmp_path / "x"], check=True)
 
 
 def test_bytes_of_a_region_that_was_resumed(tmp_path):

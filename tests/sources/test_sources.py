@@ -299,7 +299,7 @@ def test_import_is_light():
     code = "import sys, shardwrite.sources; print([m for m in ('h5py', 'tifffile', 'nibabel') if m in sys.modules])"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     out = subprocess.run(
-        [*python(package=False), "-c", code], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == "[]"
 
