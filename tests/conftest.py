@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import zlib
 from pathlib import Path
 
 N_CORES = 2
@@ -45,11 +46,19 @@ from tiers import is_left_to_the_long_tier  # noqa: E402
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
+BUCKETS, N_GROUPS = "tests/buckets/", 3
+# One process runs all tests whose names begin with one of the words.
 TOGETHER = (
-    *("tests/slurm/", "tests/buckets/"),
-    *("tests/test_architecture.py", "tests/test_packaging.py", "tests/test_site.py"),
+    ("tests/slurm/",),
+    (BUCKETS,),
+    ("tests/test_architecture.py",),
+    ("tests/test_packaging.py",),
+    ("tests/test_site.py",),
+    ("tests/faults/test_other_users.py",),
+    ("tests/show/test_executed.py",),
+    ("tests/wings/", "tests/test_options.py", "tests/test_entered.py"),
 )
-TOGETHER_IF_QUICK = ("tests/upgrade/",)
+TOGETHER_IF_QUICK = (("tests/upgrade/",),)
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
@@ -126,17 +135,24 @@ def pytest_collection_finish():
 class SomeTogether(LoadScopeScheduling):
     """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
     cluster, all tests on buckets, because each process would start servers of its own, those that
-    read the source of the package, because each process would parse it, and those of the wheel and
-    of the site, because each process would build these. The quick tests of older states are together, too, because
+    read the source of the package, because each process would parse it, and those of the wheel, of
+    the site, of a notebook and of other users, because each process would build these, run it, or
+    start a process for them, and those that import the package anew, because each process would
+    start a server for them. The quick tests of older states are together, too, because
     each process would unpack the archives.
+
+    The long tests on buckets wait for most of their time, and all of them in one process would last
+    longer than all others. So they are in some groups.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         is_quick = "not long" in self.config.option.markexpr
-        places = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
-        return next((place for place in places if nodeid.startswith(place)), nodeid)
+        if nodeid.startswith(BUCKETS) and not is_quick:
+            return f"{BUCKETS} {zlib.crc32(nodeid.encode()) % N_GROUPS}"
+        groups = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
+        return next((words[0] for words in groups if nodeid.startswith(words)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

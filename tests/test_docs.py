@@ -11,7 +11,6 @@ import re
 import runpy
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import dask
@@ -95,7 +94,7 @@ def test_the_readme_is_short_and_its_five_lines_run_twice(tmp_path):
     ((_, example),) = EXAMPLE.findall(text)
     assert len(example.strip().splitlines()) == 5
     for _ in range(2):  # each in a process of its own, as a reader does it
-        subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
+        subprocess.run([*python(), "-c", example], cwd=tmp_path, check=True)
 
 
 CASES = {

@@ -25,7 +25,8 @@ def compared(script: Path, old: str, *more: str) -> subprocess.CompletedProcess[
 def test_a_clone_without_the_older_commit_is_told_so(tmp_path, is_clone):
     script = tmp_path / "clone" / "tests" / "same_bytes.py"
     script.parent.mkdir(parents=True)
-    shutil.copy(HERE / "same_bytes.py", script)
+    for name in ("same_bytes.py", "commits.py"):
+        shutil.copy(HERE / name, script.parent)
     if is_clone:
         subprocess.run(["git", "init", "--quiet", str(script.parent.parent)], check=True)
     done = compared(script, BEFORE_THE_REBUILD)
@@ -48,7 +49,7 @@ def test_a_sample_has_the_same_bytes_as_before_the_rebuild():
         pytest.skip(f"this clone has no commit {BEFORE_THE_REBUILD}")
     done = compared(HERE / "same_bytes.py", BEFORE_THE_REBUILD, "--cases", "12", "--seed", "1000")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["different"] == []
-    assert found["files"] > 25
-    assert found["refused"] < 5
+    summary = json.loads(done.stdout)
+    assert summary["different"] == []
+    assert summary["files"] > 25
+    assert summary["refused"] < 5

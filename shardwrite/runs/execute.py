@@ -47,7 +47,6 @@ from shardwrite.errors import (
 from shardwrite.format.node import DOCUMENT, layout_in
 from shardwrite.grid import ravel, unravel
 from shardwrite.host.stopping import RUNS, tell
-from shardwrite.host.terminal import bar_in_terminal
 from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
@@ -707,6 +706,8 @@ def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
 
 @contextlib.contextmanager
 def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
+    from shardwrite.host.terminal import bar_in_terminal  # most runs show no bar
+
     with bar_in_terminal("writing", raw_nbytes, counts_nbytes=True) as advance:
         yield (lambda _: None) if advance is None else _TerminalBar(advance)
 

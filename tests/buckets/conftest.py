@@ -1,4 +1,4 @@
-"""Servers that the tests of this folder share. One process runs them all; see `tests/conftest.py`."""
+"""Servers that the tests of this folder share. Few processes run them; see `tests/conftest.py`."""
 
 from __future__ import annotations
 

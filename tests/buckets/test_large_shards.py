@@ -59,10 +59,10 @@ def test_a_large_shard_is_put_in_one_request(service, environment, url, x, locat
 def test_large_files_of_hdf5(service, url, x, tmp_path):
     """The bytes between their chunks are known last, and are filled in before the file is put."""
     h5py = pytest.importorskip("h5py")
-    layout = {**LAYOUT, "chunks": (64, 64), "strategy": shardwrite.Hdf5()}
+    layout = {**LAYOUT, "chunks": (128, 128), "strategy": shardwrite.Hdf5()}
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        file.create_dataset("data", data=VALUES[:1024], chunks=(64, 64))
+        file.create_dataset("data", data=VALUES[:1024], chunks=(128, 128))
     x[:1024].rechunk((1024, 1536)).to_sharded_zarr(f"{url}/written", **layout)
     shardwrite.adopt([path], f"{url}/adopted")
     for name in ("written", "adopted"):

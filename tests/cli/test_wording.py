@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -101,11 +102,14 @@ def test_notes_are_kept():
     assert said(error, "shard").endswith("\nthis is the array 'a'; --exclude a leaves it out")
 
 
+@functools.cache
 def texts():
     """Texts of the package with more than one word, except docstrings and the help of options."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for line, text in texts_in(path):
-            yield f"{path.name}:{line}", text
+    return [
+        (f"{path.name}:{line}", text)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, text in texts_in(path)
+    ]
 
 
 def commands(group=main):

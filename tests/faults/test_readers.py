@@ -14,7 +14,6 @@ import dask
 import numpy as np
 import pytest
 from forks import python
-from tiers import some
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hammer
@@ -150,9 +149,7 @@ def check_hammered(directory, strategy, seconds):
         assert met["errors"] < met["reads"] / 10, met
 
 
-@pytest.mark.parametrize(
-    "strategy", some(sorted(hammer.STRATEGIES), "AppendOnly()", "FixedOrder(in_place=True)")
-)
+@pytest.mark.parametrize("strategy", ["AppendOnly()", "FixedOrder(in_place=True)"])
 def test_nobody_reads_a_wrong_value_during_updates(tmp_path, strategy):
     check_hammered(tmp_path, strategy, 1.5)
 
@@ -160,4 +157,4 @@ def test_nobody_reads_a_wrong_value_during_updates(tmp_path, strategy):
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", sorted(hammer.STRATEGIES))
 def test_nobody_reads_a_wrong_value_during_many_updates(tmp_path, strategy):
-    check_hammered(tmp_path, strategy, 12)
+    check_hammered(tmp_path, strategy, 6)

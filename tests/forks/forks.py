@@ -58,11 +58,11 @@ def ask(path, arguments):
 
     mask = os.umask(0)
     os.umask(mask)
-    told = json.dumps([arguments, dict(os.environ), os.getcwd(), mask]).encode()
+    request = json.dumps([arguments, dict(os.environ), os.getcwd(), mask]).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
-        socket.send_fds(connection, [len(told).to_bytes(SIZE, "big")], [0, 1, 2])
-        connection.sendall(told)
+        socket.send_fds(connection, [len(request).to_bytes(SIZE, "big")], [0, 1, 2])
+        connection.sendall(request)
         for number in PASSED_ON:
             signal.signal(number, lambda number, _: connection.send(bytes([number])))
         status = connection.recv(SIZE)
@@ -82,11 +82,11 @@ def asked(connection):
     import json
 
     size, streams, _, _ = socket.recv_fds(connection, SIZE, 3)
-    told, size = bytearray(), int.from_bytes(size, "big")
-    while len(told) < size and (more := connection.recv(1 << 16)):
-        told += more
-    if told and len(told) == size:
-        return json.loads(told), streams
+    request, size = bytearray(), int.from_bytes(size, "big")
+    while len(request) < size and (more := connection.recv(1 << 16)):
+        request += more
+    if request and len(request) == size:
+        return json.loads(request), streams
     for stream in streams:
         os.close(stream)
     return None
@@ -242,5 +242,5 @@ if __name__ == "__main__":
     if what == "--ask":
         ask(where, more)
     load(package="--libraries" not in more)
-    told, opened = serve(where)
-    run(become(*told, opened))
+    program, streams = serve(where)
+    run(become(*program, streams))

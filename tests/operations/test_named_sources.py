@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from forks import python
 
 import shardwrite
 from shardwrite.errors import SpecError
@@ -73,7 +73,7 @@ def test_the_path_holds_wherever_a_process_starts(tmp_path, monkeypatch):
     x, path = relative(tmp_path, monkeypatch), tmp_path / "y.zarr"
     shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
     program = "import sys, shardwrite; shardwrite.write_part(None, sys.argv[1], 0, 1)"
-    subprocess.run([sys.executable, "-c", program, path], check=True, cwd="/")
+    subprocess.run([*python(), "-c", program, path], check=True, cwd="/")
     shardwrite.finalize(path)
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], VALUES)
 

@@ -1,7 +1,8 @@
 """Slows commits down by ``PAUSE`` seconds, so that there is something to interrupt.
 
 Until the file ``HURRY`` is there, or with ``PAUSE_ONCE`` until the job is put back into the queue:
-what comes after an interruption need not last.
+what comes after an interruption need not last. While the file ``HOLD`` is there, nothing is
+committed.
 
 The task ``HOG`` of a job array takes more memory than it has. Also a preload of dask's workers.
 """
@@ -21,6 +22,8 @@ def slowed(commit_shards):
             b"x" * 2**30
         if not os.path.exists(os.environ.get("HURRY", "")):
             time.sleep(float(os.environ["PAUSE"]))
+        while os.path.exists(os.environ.get("HOLD", "")):
+            time.sleep(0.1)
         return commit_shards(*arguments)
 
     return slowly

@@ -26,7 +26,7 @@ class Elastic:
 
     def __init__(self, cluster, work):
         self.cluster, self.work = cluster, work
-        self.hurry = work.directory / "hurry"
+        self.hurry, self.hold = work.directory / "hurry", work.directory / "hold"
         self.options = ["--jobs", N_JOBS, "--cores", 1, "--memory", "600M"]
         self.more = [*work.arguments, *work.layout]
 
@@ -36,6 +36,7 @@ class Elastic:
             "DASK_DISTRIBUTED__WORKER__PRELOAD": HERE / "pause.py",
             "PAUSE": 1,
             "HURRY": self.hurry,
+            "HOLD": self.hold,
         }
         if self.cluster.has_namespaces:
             more |= {
@@ -74,6 +75,13 @@ class Elastic:
     def tell(self):
         logs = "".join(path.read_text()[-2000:] for path in self.work.directory.glob("logs/*.out"))
         return f"{self.log.read_text() if hasattr(self, 'log') else ''}{logs}{self.cluster.run('squeue').stdout}"
+
+    def status(self, **environ):
+        """What is told of the run, which has not ended."""
+        command = ("shardwrite", "slurm", "status", self.work.path, "--json")
+        done = self.cluster.run(*command, check=False, **environ)
+        assert done.returncode == 85, done.stdout + done.stderr
+        return json.loads(done.stdout)
 
     def workers(self):
         """Jobs that are there and not about to go."""
@@ -137,27 +145,19 @@ def test_all_workers_are_lost(cluster, work, elastic):
     """Others are submitted in their place; and how far it is, is known from the disk."""
     driver = elastic.start()
     elastic.underway()
-    done = cluster.run("shardwrite", "slurm", "status", work.path, "--json", check=False)
-    assert done.returncode == 85, done.stderr
-    found = json.loads(done.stdout)
-    assert found["n_writers"] == 1, "the driver; workers hold no lease"
-    assert 15 - IN_FLIGHT <= found["n_done_shards"] <= len(work.shards())
-    assert found["seconds_left"] > 0
-    assert {job["id"] for job in found["jobs"]} == set(elastic.workers())
-    blind = cluster.run(
-        "shardwrite",
-        "slurm",
-        "status",
-        work.path,
-        "--json",
-        check=False,
-        PATH=cluster.directory / "bin",
-    )
-    assert blind.returncode == 85, blind.stderr
-    assert "squeue is not in PATH" in json.loads(blind.stdout)["note"]
+    elastic.hold.touch()  # on a busy machine, all would be written before it has been looked at
+    # Whoever looks waits a second for SLURM, which may take longer on such a machine.
+    seen = cluster.until(lambda: (status := elastic.status()) and not status["note"] and status)
+    assert seen["n_writers"] == 1, "the driver; workers hold no lease"
+    assert 15 - IN_FLIGHT <= seen["n_done_shards"] <= len(work.shards())
+    assert seen["seconds_left"] > 0
+    assert {job["id"] for job in seen["jobs"]} == set(elastic.workers())
+    blind = elastic.status(PATH=cluster.directory / "bin")
+    assert "squeue is not in PATH" in blind["note"]
     lost = elastic.workers()
     assert len(lost) == N_JOBS
     cluster.run("scancel", *lost)
+    elastic.hold.unlink()
     cluster.until(lambda: not set(lost) & set(elastic.workers()))
     before = work.shards()
     elastic.finish(driver, before, IN_FLIGHT, "scancel of both workers, which the driver replaces")

@@ -17,6 +17,7 @@ import dask
 import numpy as np
 import pytest
 import seams
+from forks import python
 
 from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
@@ -289,7 +290,7 @@ def test_other_process(tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     out = subprocess.run(
-        [sys.executable, "-c", code, str(dump)], env=env, capture_output=True, text=True, check=True
+        [*python(), "-c", code, str(dump)], env=env, capture_output=True, text=True, check=True
     )
     assert int(out.stdout) == values(SHAPE)[9:11].sum()
 

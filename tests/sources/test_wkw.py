@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import wkw
 from click.testing import CliRunner
+from forks import python
 
 import shardwrite
 from shardwrite.cli import main
@@ -109,7 +110,7 @@ def test_another_process_reads_by_path(tmp_path):
     (tmp_path / "pickle").write_bytes(pickle.dumps(source))
     code = "import pickle, sys; print(int(pickle.load(open(sys.argv[1], 'rb'))[...].sum()))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", code, str(tmp_path / "pickle")]
+    words = [*python(), "-c", code, str(tmp_path / "pickle")]
     ended = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
     assert int(ended.stdout) == source[...].sum()
 

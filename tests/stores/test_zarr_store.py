@@ -8,7 +8,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 
 import cloudpickle
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import zarr
 import zarr.storage
+from forks import python
 from fsspec.asyn import AsyncFileSystem
 
 import shardwrite
@@ -136,7 +136,7 @@ threads = [threading.Thread(target=store.open, args=("c/0",)) for store in store
 [thread.join() for thread in threads]
 assert len(loops()) == 1 and loops()[0].daemon
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([*python(), "-c", program], check=True)
 
 
 def test_a_process_that_was_forked_makes_its_own_loop(tmp_path):

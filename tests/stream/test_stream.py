@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import json
 import subprocess
-import sys
 import threading
 import time
 
@@ -16,6 +15,7 @@ import pytest
 import seams
 import tensorstore as ts
 import zarr
+from forks import python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiers import some
@@ -489,8 +489,6 @@ for t in range(3):
     writer.append(np.full((16, 24), t + 1, writer._metadata.dtype))
 {end}
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([*python(), "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert ("never closed: 3 blocks" in done.stderr) == (not end), done.stderr
