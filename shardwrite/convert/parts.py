@@ -236,7 +236,8 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     """Check the index of every shard, and publish all arrays if no shard is missing.
 
     Arrays are published together, and groups after them. Consolidated metadata come last, where the
-    source has such metadata. Files that dead processes have left are removed.
+    source has such metadata. Files that dead processes have left are removed. A shard that was
+    checked within a day is not checked again, as with :func:`finalize`.
 
     Returns
     -------
@@ -277,7 +278,8 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     documents = {place.name: group.document for group, place in groups}
     made = list(parts.stretches())
     targets = [parts.target_of(one) for one, _ in made]
-    results = _Ending(parts, made, targets, n_parts, engine, documents).finish()
+    ending = _Ending(parts, made, targets, n_parts, engine, documents)
+    results = ending.finish(trusts_journals=given.trust_journals)
     arrays = [
         _converted(one, target, result, one.n_odd)
         for (one, _), target, result in zip(made, targets, results, strict=True)
@@ -343,8 +345,8 @@ class _Ending:
     groups: Mapping[str, Document]  # documents of new groups, by their paths
     failed: dict[int, IncompleteError] = field(default_factory=dict)  # by the number of the array
 
-    def finish(self) -> list[WriteResult]:
-        """Publish all arrays.
+    def finish(self, *, trusts_journals: bool) -> list[WriteResult]:
+        """Publish all arrays; `trusts_journals` is as in `finish_all`.
 
         - Raises IncompleteError if shards are missing in one of them. Then none is published.
         """
@@ -354,7 +356,8 @@ class _Ending:
                 ended = [n for n in range(len(self.targets)) if n not in runs]
 
                 jobs = [self._job(number, run) for number, run in runs.items()]
-                with Run.open(jobs, self.engine, mode="end") as joined:
+                how = {"mode": "end", "trusts_journals": trusts_journals}
+                with Run.open(jobs, self.engine, **how) as joined:
                     for number, session in zip(runs, joined.sessions, strict=True):
                         with self._collecting(number):
                             among = self.arrays[number][1]

@@ -261,6 +261,27 @@ class StoreArguments(StoreKeywords):
     )
 
 
+@keywords
+class FinalizeKeywords(Keywords):
+    """Keywords of functions that end a run which was written in parts."""
+
+    section: ClassVar[str] = "Run"
+
+    n_parts: int | None = option(
+        None,
+        """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
+        flag="parts",
+        least=1,
+        command_help="Number of parts, so that missing ones can be named.",
+    )
+    trust_journals: bool = option(
+        False,
+        """Believe what tasks have noted of the indexes that they wrote, and read none again. Shards
+        that a power cut may have damaged are read in any case, and so are spools of volumes.""",
+        command_help="Do not read indexes again whose tasks have noted them.",
+    )
+
+
 @arguments
 class PlanArguments(ViaKeywords, StateKeywords, NameKeywords, LayoutKeywords):
     """Arguments of `plan`."""

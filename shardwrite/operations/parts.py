@@ -18,7 +18,7 @@ from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.document import other_format
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.operations.keywords import ProgressKeywords
+from shardwrite.operations.keywords import FinalizeKeywords, ProgressKeywords
 from shardwrite.operations.steps import (
     PartSource,
     Share,
@@ -232,7 +232,7 @@ def write_part(call: PartArguments) -> WriteResult:
 
 
 @arguments
-class FinalizeArguments(ReportKeywords, ProgressKeywords, RunArguments):
+class FinalizeArguments(FinalizeKeywords, ReportKeywords, ProgressKeywords, RunArguments):
     """Arguments of `finalize`."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -241,26 +241,14 @@ class FinalizeArguments(ReportKeywords, ProgressKeywords, RunArguments):
         reported.""",
     }
 
-    n_parts: int | None = argument(
-        """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
-        flag="parts",
-        least=1,
-        command_help="Number of parts, so that missing ones can be named.",
-        default=None,
-        kw_only=True,
-    )
-    trust_journals: bool = argument(
-        """Believe what tasks have noted of the indexes that they wrote, and read none again. Shards
-        that a power cut may have damaged are read in any case, and so are spools of volumes.""",
-        command_help="Do not read indexes again whose tasks have noted them.",
-        default=False,
-        kw_only=True,
-    )
-
 
 @taking(FinalizeArguments)
 def finalize(call: FinalizeArguments) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
+
+    The call may be interrupted, and made again: a shard that was checked within a day is not
+    checked again. That includes shards that :func:`write_part` has checked, which it does where it
+    finds them written.
 
     A scale of a volume of Neuroglancer then enters the ``info`` of its volume. If its hash scatters
     the chunks, shards that no part has gathered are gathered first. Files that dead processes have
