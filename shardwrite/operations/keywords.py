@@ -5,7 +5,7 @@ Of several bases, the fields of the last come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -21,6 +21,7 @@ from shardwrite.options import (
     GraphKeywords,
     Keywords,
     NameKeywords,
+    NamesKeywords,
     PlanKeywords,
     ProcessKeywords,
     ResumeKeywords,
@@ -225,12 +226,9 @@ class WriteArguments(WriteKeywords):
 
 
 @keywords
-class StoreKeywords(NewKeywords):
+class StoreKeywords(NewKeywords, NamesKeywords):
     """Keywords of `store`."""
 
-    names: Sequence[str | None] | None = option(
-        None, "Path of each array in its store.", kind="sequence of str or None"
-    )
     regions: Any = option(
         None,
         """Regions of existing arrays to write into, as in :func:`write_region`: one tuple for all,
