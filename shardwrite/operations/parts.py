@@ -19,7 +19,7 @@ from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking
 from shardwrite.errors import RunEndedError, SpecError
 from shardwrite.format.document import other_format
-from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory, in_one_state
 from shardwrite.operations.keywords import FinalizeKeywords, ProgressKeywords
@@ -136,16 +136,17 @@ def prepare(call: PrepareArguments) -> None:
     if n_targets is not None:
         whole("stripe_count", n_targets, "a number of targets")
     options = for_new_array(options_from(call, RunOptions))
-    plans = _plans_of(call)
-    sources = [call.x] if call.names is None else _each("x", call.x, len(call.names))
-    jobs = []
-    for x, plan, place in zip(sources, plans, _places_of(call), strict=True):
+    places, jobs = _places_of(call), []
+    sources = [call.x] if call.names is None else _each("x", call.x, len(places))
+    for x, plan, place in zip(sources, _plans_of(call), places, strict=True):
         target = resolve_new(*place, call.run_dir, call.format)
         main = plan if plan.gathering is None else plan.gathering
         steps = steps_of(main.metadata)
         steps.check_new(target, main.metadata, call.run_dir)
         if call.format is not None:
             _check_format(main, call.format)
+        if call.names is not None:
+            target = steps.among_others(target, call.run_dir)
         jobs.append(Job(PartSource.of(x).chunks_for(plan), plan, target, options))
         if call.names is None:
             steps.prepare(jobs[0], target, engine, call.run_dir, n_targets)
@@ -378,7 +379,7 @@ def _write_part_of_several(call: PartArguments) -> list[WriteResult]:
         ArrayInParts(
             target.name or target.label,
             target,
-            _raw_nbytes_at(target) if own is None else int(own.array.nbytes),
+            _metadata_at(target).raw_nbytes if own is None else int(own.array.nbytes),
             partial(job_of, own),
             partial(is_ours, own),
         )
@@ -400,13 +401,13 @@ def _refuse_own_way(run: RunDirectory, engine: LocalEngine, run_dir: Any) -> Non
         )
 
 
-def _raw_nbytes_at(target: Target) -> int:
-    """Decoded size of an array that was begun, or is published."""
+def _metadata_at(target: Target) -> ArrayMetadata:
+    """Metadata of an array that was begun, or is published."""
     with run_on(target, None) as run:
         if run is not None and run.makes_array:
-            return parse_metadata(json.dumps(run.document)).raw_nbytes
+            return parse_metadata(json.dumps(run.document))
     result_left(target, lambda _: True, how_to_begin=_HOW_TO_BEGIN)
-    return open_at(target.place).metadata.raw_nbytes
+    return open_at(target.place).metadata
 
 
 @arguments
@@ -525,10 +526,11 @@ def _finalize_several(
         _refuse_own_way(run, engine, call.run_dir)
         return job_of(run)
 
-    arrays = [
-        ArrayInParts(target.name or target.label, target, _raw_nbytes_at(target), checked)
-        for target in _targets_of(call)
-    ]
+    arrays = []
+    for target in _targets_of(call):
+        metadata, name = _metadata_at(target), target.name or target.label
+        place = steps_of(metadata).among_others(target, call.run_dir)
+        arrays.append(ArrayInParts(name, place, metadata.raw_nbytes, checked))
     all_of_them = ArraysInParts(str(call.store), arrays, engine, _HOW_TO_BEGIN)
     results = all_of_them.finish(n_parts, trusts_journals=call.trust_journals)
     for one in arrays:
