@@ -224,7 +224,8 @@ def _check_plan(plan: object) -> None:
             "it plans several scales",
             field="plan",
             value=repr(plan),
-            remedy="give names of the scales, and a list of their sources",
+            remedy="plan each scale by a call of its own and prepare it, or give names of all "
+            "scales, with a list of their sources",
         )
     if plan.region is not None:
         raise SpecError(

@@ -136,6 +136,27 @@ def test_scales_of_a_volume(tmp_path):
     assert without_receipts(volume) == without_receipts(whole)
 
 
+def test_a_scale_whose_hash_scatters_the_chunks(tmp_path):
+    """It goes in two rounds, and so alone."""
+    x = da.from_array(np.arange(1, 1 + 16**3, dtype="u2").reshape(16, 16, 16), chunks=8)
+    sharding = {"hash": "murmurhash3_x86_128", "preshift_bits": 0, "minishard_bits": 1}
+    plan = shardwrite.plan_precomputed(
+        x, axes="zyx", resolution=(4, 4, 40), chunks=8, sharding={**sharding, "shard_bits": 1}
+    )
+    names, volume = ["4_4_40", "8_8_40"], tmp_path / "volume"
+    with pytest.raises(SpecError, match="prepare this scale by a call of its own"):
+        shardwrite.prepare([x, x], volume, [plan, plan], names=names)
+    scale = volume / names[0]
+    shardwrite.prepare(x, scale, plan)
+    with pytest.raises(SpecError, match="write it by calls of its own"):
+        shardwrite.write_part([x], volume, 0, 1, names=names[:1])
+    with pytest.raises(SpecError, match="write it by calls of its own"):
+        shardwrite.finalize(volume, names=names[:1])
+    shardwrite.write_part(x, scale, 0, 1)
+    shardwrite.finalize(scale)
+    np.testing.assert_array_equal(shardwrite.from_precomputed(volume, axes="zyx"), x)
+
+
 @pytest.mark.parametrize(
     ("keywords", "field"),
     [

@@ -377,6 +377,21 @@ def test_several_arrays_are_submitted_watched_and_finished(cluster):
     assert json.loads(printed(*words_of(where / "finalize.sbatch"), "--json"))[0]["n_shards"] == 16
 
 
+def test_scripts_of_several_arrays(cluster):
+    """What a program of the user's has begun is written by the same scripts."""
+    plan = shardwrite.plan(np.ones((64, 64), "u4"), shards=16, chunks=8)
+    sources = [open_source("x.npy")] * 2
+    shardwrite.prepare(sources, "n", [plan, plan], names=["a", "b"])
+    words = ["--names", "a,b", "--parts", 1, "--accept-source"]
+    for kind in ("array", "finalize"):
+        Path(f"{kind}.sbatch").write_text(
+            printed("slurm", "script", kind, "x.npy", "x.npy", "n", *words)
+        )
+    said = printed(*(word.replace("PART", "0") for word in words_of(Path("array.sbatch"))))
+    assert said.count("16 files") == 2
+    assert printed(*words_of(Path("finalize.sbatch"))).count("16 files") == 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
