@@ -10,7 +10,7 @@ A journal file holds five kinds of lines:
   A task that commits many bytes, or runs for long, writes several entries. All but the last say
   that more follow; the last one ends the task and may list no shards.
 - A `Checked` line says that shards were found as journals tell of them. A process that ends a run
-  of very many shards leaves such lines, so that another one need not look at the same shards again.
+  leaves such lines, so that the next one need not look at the same shards again if it is killed.
 - A line with the field ``failed`` gives the error that ended a process's work early. It is only
   shown to users; nothing else depends on it.
 
