@@ -49,6 +49,7 @@ from shardwrite.options import (
     options_from,
     same_as,
 )
+from shardwrite.place.base import opened_once
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
@@ -162,9 +163,10 @@ def _places_of(call: PrepareArguments | PartArguments | FinalizeArguments) -> li
     if call.name is not None:
         remedy = "give names only"
         raise SpecError("names are given, too", field="name", value=call.name, remedy=remedy)
-    is_one = not isinstance(call.store, list | tuple)
-    stores = [call.store] * len(names) if is_one else _each("store", call.store, len(names))
-    return list(zip(stores, names, strict=True))
+    if isinstance(call.store, list | tuple):
+        return list(zip(_each("store", call.store, len(names)), names, strict=True))
+    store = opened_once(call.store)
+    return [(store, name) for name in names]
 
 
 def _each(field: str, given: Any, n: int | None = None) -> Sequence[Any]:
@@ -527,11 +529,16 @@ def _finalize_several(
         _refuse_own_way(run, engine, call.run_dir)
         return job_of(run)
 
-    arrays = []
-    for target in _targets_of(call):
-        metadata, name = _metadata_at(target), target.name or target.label
-        place = steps_of(metadata).among_others(target, call.run_dir)
-        arrays.append(ArrayInParts(name, place, metadata.raw_nbytes, checked))
+    targets = _targets_of(call)
+    each = [_metadata_at(target) for target in targets]
+    among = [
+        steps_of(metadata).among_others(target, call.run_dir)
+        for target, metadata in zip(targets, each, strict=True)
+    ]
+    arrays = [
+        ArrayInParts(target.name or target.label, target, metadata.raw_nbytes, checked)
+        for target, metadata in zip(in_one_state(among), each, strict=True)
+    ]
     all_of_them = ArraysInParts(str(call.store), arrays, engine, _HOW_TO_BEGIN)
     results = all_of_them.finish(n_parts, trusts_journals=call.trust_journals)
     for one in arrays:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dask.array as da
 import numpy as np
+import obstore
 import pytest
 import seams
 import zarr
@@ -114,6 +115,24 @@ def test_stores_of_their_own(tmp_path, arrays):
     shardwrite.finalize(stores, names=names)
     for path, x in zip((stores[0], stores[1] / "x"), some, strict=True):
         np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], x)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["run_dir", "bucket"])
+def test_into_a_bucket(tmp_path, arrays, keeps):
+    """The state of the run lies in a directory, or in the bucket, where it is one, too."""
+    store, how = obstore.store.MemoryStore(), {"run_dir": tmp_path} if keeps else {}
+    shardwrite.prepare(arrays, store, plans_of(arrays), names=NAMES, **how)
+    written(arrays, store, 3, [0, 2], **how)
+    with pytest.raises(IncompleteError) as caught:
+        shardwrite.finalize(store, names=NAMES, n_parts=3, **how)
+    assert caught.value.parts == [1]
+    written(arrays, store, 3, [1], **how)
+    shardwrite.finalize(store, names=NAMES, **how)
+    for name, x in zip(NAMES, arrays, strict=True):
+        np.testing.assert_array_equal(shardwrite.open_sharded(store, name=name)[...], x)
+    there = {entry["path"].rpartition("/")[2] for page in obstore.list(store) for entry in page}
+    assert "shardwrite-receipt.json" in there
+    assert "shardwrite-run.json" not in there, "nothing of the run is left"
 
 
 def test_scales_of_a_volume(tmp_path):
