@@ -614,8 +614,8 @@ class Session:
 
         In a run that another process has begun, only the shards of this process are checked. Their
         indexes are checked even if a journal calls them durable, because no other process of the
-        run does so. Those that were checked within a day are not checked again, so that this may be
-        interrupted.
+        run does so. Whoever ends the run leaves out those that were checked within a day, so that
+        this may be interrupted.
 
         - `files`: content of the journals.
         - `trusts_journals`: whether indexes are not checked that a journal calls durable.
@@ -633,7 +633,8 @@ class Session:
             if self.only is not None:
                 done.intersection_update(np.flatnonzero(self.only).tolist())
             found.untrusted &= done
-            before = partial(checked_before, self.directory, found.ledger, files)
+            told = files if self.job.part is None else ()
+            before = partial(checked_before, self.directory, found.ledger, told)
             if not trusts_journals:
                 others = done - found.untrusted - before(deep=False)
                 self._check(engine, found.ledger, others, deep=False)

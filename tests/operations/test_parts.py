@@ -397,6 +397,10 @@ def test_parts_check_for_finalize_but_only_for_a_day(tmp_path, x, opened, late):
         opened.clear()
         part = shardwrite.write_part(x, path, k, 3)
         assert read_of(path, opened) == part.n_resumed_shards == part.n_shards
+    bad = path / "c" / "0" / "0"
+    bad.unlink()
+    again = shardwrite.write_part(x, path, 0, 3)
+    assert again.n_shards - again.n_resumed_shards == 1, "a part always looks, and heals"
     if late:
         for log in seams.logs_of(path):
             age = log.stat().st_mtime - 90_000

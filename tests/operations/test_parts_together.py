@@ -61,6 +61,11 @@ def test_one_run_is_begun_and_one_status_tells_of_all(tmp_path, arrays):
     found = seams.status_of(new)
     assert (found.n_shards, found.is_whole) == (40, False)
     assert 0 < found.n_done_shards < 40
+    (run,) = seams.state_beside(new).rglob("run-*")
+    seams.forge_lease(run, host="elsewhere")
+    seams.forge_log(run, "other", seams.this_process(), [{"failed": "OSError ENOSPC"}])
+    found = seams.status_of(new)
+    assert (found.n_writers, found.failures) == (1, {"OSError ENOSPC": 1})
 
 
 @pytest.mark.parametrize("harm", ["gone", "never written"])
