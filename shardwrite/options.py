@@ -163,6 +163,22 @@ class NameKeywords(Keywords):
 
 
 @keywords
+class NamesKeywords(Keywords):
+    """Where several arrays lie in their stores."""
+
+    section: ClassVar[str] = "Array"
+
+    names: Sequence[str | None] | None = option(
+        None,
+        "Path of each array in its store.",
+        kind="sequence of str or None",
+        parser="names",
+        command_help="Paths of several arrays inside the store, such as raw,labels, in place of "
+        "--name. Their shards are cut into parts together.",
+    )
+
+
+@keywords
 class ArrayKeywords(Keywords):
     """Keywords that describe a new array, with the meanings of `zarr.create_array`."""
 

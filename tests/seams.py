@@ -53,6 +53,7 @@ from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
+from shardwrite.runs import session
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import execute
@@ -690,6 +691,11 @@ def log_every(seconds: float) -> Any:
     """Have a task enter its shards into the log when so much time has passed; with 0, each at
     once."""
     return mock.patch.multiple(commit, _FIRST_SECONDS=seconds, _ENTRY_SECONDS=seconds)
+
+
+def checked_at_a_time(n_shards: int) -> Any:
+    """Have the log tell of so many shards at a time that were checked before a run ends."""
+    return mock.patch.object(session, "_N_CHECKED", n_shards)
 
 
 def target_of(path: Any, name: str | None = None, run_dir: Any = None) -> Target:

@@ -53,6 +53,7 @@ _CONVERSIONS = "tests/slurm/test_conversion.py"
 _ARRAY = "tests/slurm/test_array.py"
 _JOBS = "tests/slurm/test_remedies_of_jobs.py"
 _SUBMIT = "tests/slurm/test_submissions.py"
+_SEVERAL = "test_several_arrays_are_submitted_watched_and_finished"
 _SCRIPTS = "tests/slurm/test_scripts.py"
 _STORES = "tests/operations/test_zarr_targets.py"
 _WORDS = "tests/operations/test_dask_words.py"
@@ -401,6 +402,16 @@ COVERED: dict[str, str] = {
     ),
     "--parts and --resubmit go with --finalize": (
         "tests/cli/test_convert_commands.py::test_in_parts"
+    ),
+    "goes with --finalize": "tests/cli/test_convert_commands.py::test_in_parts",
+    "give --names for the arrays that several sources become": f"{_SUBMIT}::{_SEVERAL}",
+    "--names goes with --submit": f"{_SUBMIT}::{_SEVERAL}",
+    "--names is for array and finalize": f"{_SUBMIT}::test_scripts_of_several_arrays",
+    "--dry-run shows a part of one array": (
+        "tests/cli/test_parts_commands.py::test_numbers_of_parts_that_are_too_large"
+    ),
+    "prepare this scale by a call of its own": (
+        "tests/operations/test_parts_together.py::test_a_scale_whose_hash_scatters_the_chunks"
     ),
     "--overwrite and --restart go with --init": (
         "tests/cli/test_convert_commands.py::test_begin_again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 
 if TYPE_CHECKING:  # few commands open an array or a source
     from shardwrite.operations.verify import Opened
+    from shardwrite.plan.plan import Plan
     from shardwrite.runs.source_array import SourceArray
     from shardwrite.sources.base import Source
 
@@ -178,6 +179,35 @@ def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = Fal
         options["serializer"] = known.serializer
     options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
     return _as_given(opened, options, as_source=as_source), identity or opened.identity
+
+
+def open_and_plan(
+    sources: Sequence[str],
+    several: Sequence[str | None] | None,
+    options: dict[str, Any],
+    plan: Callable[..., Plan],
+) -> tuple[Any, Any]:
+    """Open the source of an array, and plan that array; or a list of sources, and one of plans.
+
+    - `several`: names of several arrays; None for one.
+    - `plan`: makes a plan of a source, its `source_id`, and the options.
+    """
+    check_sources(sources, several)
+    found, plans = [], []
+    for source in sources:
+        own = dict(options)
+        x, identity = open_to_write(source, own)
+        found.append(x)
+        plans.append(plan(x, source_id=identity, **own))
+    return (found[0], plans[0]) if several is None else (found, plans)
+
+
+def check_sources(sources: Sequence[str], several: Sequence[str | None] | None) -> None:
+    """Refuse other sources than one for each array."""
+    if several is not None and len(sources) != len(several):
+        raise click.UsageError(f"{len(several)} names are given, and {len(sources)} sources")
+    if several is None and len(sources) > 1:
+        raise click.UsageError("give --names for the arrays that several sources become")
 
 
 def _as_given(opened: Source, options: dict[str, Any], *, as_source: bool) -> Any:

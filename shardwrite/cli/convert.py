@@ -49,6 +49,7 @@ from shardwrite.convert.keywords import (
 )
 from shardwrite.convert.parts import plan_parts
 from shardwrite.engines.local import LocalEngine
+from shardwrite.operations.keywords import FinalizeKeywords
 from shardwrite.options import MemoryKeywords
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import handling_signals
@@ -122,6 +123,7 @@ _CONVERTING = combined(
         help="Only check all shards and publish, after the parts. With --parts, parts that are "
         "missing are named.",
     ),
+    option_of(FinalizeKeywords, "trust_journals"),
     resubmit_option,
     array_options,
     worker_options,
@@ -130,7 +132,7 @@ _CONVERTING = combined(
 _STEPS = {"begins": "--init", "part": "--part", "ends": "--finalize"}
 _ALONE = ("recheck", "in_place", "consume", "drop_hdf5", "while_growing")
 _NOT_IN_PARTS = ("dry_run", "workers", "address", "cluster", *_ALONE)
-_HERE = (*_ALONE, *_STEPS, "resubmit")  # what does not go with --submit
+_HERE = (*_ALONE, *_STEPS, "resubmit", "trust_journals")  # what does not go with --submit
 
 
 # ---- What the commands do
@@ -169,6 +171,8 @@ def _step(options: dict[str, Any], *, submit: bool) -> str | None:
     steps = [flag for name, flag in _STEPS.items() if options[name]]
     if len(steps) > 1:
         raise click.UsageError(f"{' and '.join(steps)} are steps of their own; give one")
+    if not options["ends"]:
+        refuse(["trust_journals"], "goes with --finalize")
     if not options["ends"] and (given_of(["resubmit"]) or (given_of(["n_parts"]) and not submit)):
         raise click.UsageError(
             "--parts and --resubmit go with --finalize, or --parts with --submit"
@@ -223,8 +227,8 @@ def _do_step(
         resubmitting(options["resubmit"], str(dst), None),
     ):
         if options["ends"]:
-            n_parts = given.get("n_parts")
-            done = shardwrite.finalize_conversion(src, dst, n_parts=n_parts, **of_part)
+            how = {"n_parts": given.get("n_parts"), "trust_journals": options["trust_journals"]}
+            done = shardwrite.finalize_conversion(src, dst, **how, **of_part)
         else:
             part = options["part"]
             done = shardwrite.convert_part(src, dst, *part, progress=not as_json, **of_part)

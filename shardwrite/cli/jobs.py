@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from shardwrite.convert.plan import Conversion
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.rundir import refuse_in_store
 from shardwrite.operations.keywords import PlanArguments
+from shardwrite.operations.together import stretches_of
 from shardwrite.options import options_from
 from shardwrite.place.base import without_kind
 from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_target, target_via
@@ -115,38 +116,52 @@ class Submission:
 
     def submit_new(
         self,
-        src: str,
+        src: str | tuple[str, ...],
         x: Any,
         store: str,
-        plan: Plan,
+        plan: Plan | list[Plan],
         target: Target,
         arguments: tuple[str, ...],
         options: dict[str, Any],
     ) -> None:
-        """Begin a run on a new array or scale, and submit the jobs; or print what would be done.
+        """Begin a run on new arrays or a scale, and submit the jobs; or print what would be done.
 
+        - `src`: see `ArrayJob`.
+        - `x`, `plan`, `options`: those of :func:`shardwrite.prepare`. The plans of several arrays
+          are a list.
+        - `target`: place of the array, or of what several arrays lie in.
         - `arguments`: those of `write-part` that say how the source is read.
-        - `options`: those of :func:`shardwrite.prepare`.
         """
+        plans = plan if isinstance(plan, list) else [plan]
+        names, sizes = options.get("names") or (), [each.raw_nbytes for each in plans]
+
+        def runs() -> Mapping[Target, Stretch | None]:
+            if not names:
+                return dict.fromkeys(targets_at(target))
+            targets = [resolve_target(store, name) for name in names]
+            return dict(zip(targets, stretches_of(sizes), strict=True))
+
         self.submit(
             src,
             target,
             arguments,
             name=options.get("name") or "",
-            nbytes=plan.raw_nbytes,
-            n_groups=plan.partition.n_groups,
+            names=names,
+            nbytes=sum(sizes),
+            n_groups=sum(each.partition.n_groups for each in plans),
             begin=lambda: shardwrite.prepare(x, store, plan, **options),
-            runs=lambda: dict.fromkeys(targets_at(target)),
-            n_rounds=1 if plan.gathering is None else 2,
+            runs=runs,
+            n_rounds=1 if plans[0].gathering is None else 2,
         )
 
     def submit(
         self,
-        src: str,
+        src: str | tuple[str, ...],
         target: Target,
         arguments: tuple[str, ...],
         *,
         name: str = "",
+        names: Sequence[str | None] = (),
         conversion: str = "",
         nbytes: int,
         n_groups: int,
@@ -157,7 +172,7 @@ class Submission:
         """Begin a run, and submit the jobs; or print what would be done.
 
         - `arguments`: words for how each task reads the source, or converts it.
-        - `name`, `conversion`: see `ArrayJob`.
+        - `name`, `names`, `conversion`: see `ArrayJob`.
         - `nbytes`: decoded bytes of all parts.
         - `n_groups`: number of groups of shards, which are not divided.
         - `runs`: the runs that begin, and the place of each among all.
@@ -168,12 +183,13 @@ class Submission:
             nbytes, n_groups, parse_nbytes(asked.throughput, "throughput"), max_array_size()
         )
         job = ArrayJob(
-            src=absolute(src),
+            src=absolute(src) if isinstance(src, str) else tuple(map(absolute, src)),
             dst=root_of(target),
             n_parts=n_parts,
             at_once=asked.at_once,
             source_options=arguments,
             name=name,
+            names=tuple(each or "" for each in names),
             conversion=conversion,
         )
         scripts = {

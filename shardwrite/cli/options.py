@@ -22,6 +22,7 @@ from shardwrite.options import (
     BeginKeywords,
     Keywords,
     NameKeywords,
+    NamesKeywords,
     ReportKeywords,
     ResumeKeywords,
     SourceKeywords,
@@ -275,6 +276,7 @@ dry_run_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 keep_report_option = option_of(ReportKeywords, "keep_report")
 name_option = option_of(NameKeywords, "name")
+names_option = option_of(NamesKeywords, "names")
 scheduler_option = click.option(
     "--scheduler",
     "address",

@@ -7,13 +7,21 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_as_dask, open_to_write, requeueing
+from shardwrite.cli.common import (
+    check_sources,
+    command,
+    engine,
+    open_and_plan,
+    open_as_dask,
+    requeueing,
+)
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     MEMORY_OF_A_THREAD,
@@ -22,6 +30,7 @@ from shardwrite.cli.options import (
     json_option,
     layout_options,
     name_option,
+    names_option,
     option_of,
     options_of,
     overwrite_option,
@@ -86,9 +95,10 @@ class PartOf(Value):
 
 
 @click.command(cls=Grouped)
-@click.argument("src", shell_complete=files)
+@click.argument("src", shell_complete=files, nargs=-1, required=True)
 @click.argument("dst", shell_complete=directories)
 @name_option
+@names_option
 @source_options
 @layout_options
 @click.option(
@@ -105,9 +115,10 @@ class PartOf(Value):
 @json_option
 @command
 def init(
-    src: str,
+    src: tuple[str, ...],
     dst: str,
     name: str | None,
+    names: tuple[str | None, ...] | None,
     threads: int,
     overwrite: bool,
     restart: bool,
@@ -123,16 +134,16 @@ def init(
     This writes the plan and no data. Then run `write-part` once for each part, and `finalize` at
     the end. The plan does not depend on this machine: it assumes 1 GiB for each thread of a
     process, unless you give --memory-limit.
+
+    With --names, there is a SRC for each of several arrays in DST, which are written together.
     """
-    x, identity = open_to_write(src, options)
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     store = dst if is_store_url(dst) else None
+    make = partial(shardwrite.plan, memory_limit=limit, store=store, name=name)
     with engine(threads, None, None):
-        plan = shardwrite.plan(
-            x, source_id=identity, memory_limit=limit, store=store, name=name, **options
-        )
+        x, plan = open_and_plan(src, names, options, make)
     if dry_run:
-        echo(plan.to_json() if as_json else str(plan))
+        tell_all(plan, as_json=as_json)
         return
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(
@@ -140,20 +151,31 @@ def init(
         dst,
         plan,
         name=name,
+        names=names,
         mode=mode,
         durability=durability,
         restart=restart,
         stripe_count=stripe_count,
         format=options["format"],
     )
-    echo(plan.to_json() if as_json else str(plan))
+    tell_all(plan, as_json=as_json)
+
+
+def tell_all(told: Any, *, as_json: bool) -> None:
+    """Print a plan or a result, or several of them, which make a list of JSON."""
+    if isinstance(told, list):
+        text = json.dumps([one.to_dict() for one in told], indent=2)
+        echo(text if as_json else "\n\n".join(map(str, told)))
+    else:
+        echo(told.to_json() if as_json else str(told))
 
 
 @click.command("write-part", cls=Grouped)
-@click.argument("src", shell_complete=files)
+@click.argument("src", shell_complete=files, nargs=-1)
 @click.argument("dst", shell_complete=directories)
 @click.argument("part", type=PartOf(), metavar="K/N")
 @name_option
+@names_option
 @source_options
 @option_of(
     VolumeKeywords,
@@ -168,10 +190,11 @@ def init(
 @json_option
 @command
 def write_part(
-    src: str,
+    src: tuple[str, ...],
     dst: str,
     part: tuple[int, int],
     name: str | None,
+    names: tuple[str | None, ...] | None,
     axes: str | None,
     threads: int | None,
     memory_limit: str | None,
@@ -192,13 +215,14 @@ def write_part(
 
     If the plan of such a scale copies encoded chunks of a Zarr array, each part copies its own.
     --source-chunks is refused then.
-    """
-    x, identity = open_as_dask(src, source, as_source=True)
-    if axes is not None:
-        from shardwrite.volumes.precomputed import in_order
 
-        x = in_order(x, axes)
+    Without SRC, the part is read from what `init` was given, if that was a file or a Zarr array.
+    With --names, each part writes its share of all arrays.
+    """
+    x, identity = _opened_for_part(src, names, axes, source)
     if dry_run:
+        if names is not None or not src:
+            raise click.UsageError("--dry-run shows a part of one array, with its SRC")
         from shardwrite.cli.previews import preview_part
 
         found = preview_part(x, dst, part, name=name, source_id=identity)
@@ -213,11 +237,33 @@ def write_part(
             dst,
             *part,
             name=name,
+            names=names,
             source_id=identity,
             memory_limit=memory_limit,
             progress=not as_json,
         )
-    echo(result.to_json() if as_json else str(result))
+    tell_all(result, as_json=as_json)
+
+
+def _opened_for_part(
+    sources: tuple[str, ...],
+    several: tuple[str | None, ...] | None,
+    axes: str | None,
+    options: dict[str, Any],
+) -> tuple[Any, Any]:
+    """The source of a part and its identity, or lists of them; None if there are none."""
+    if not sources:
+        return None, None
+    check_sources(sources, several)
+    found = [open_as_dask(source, dict(options), as_source=True) for source in sources]
+    if axes is not None:
+        from shardwrite.volumes.precomputed import in_order
+
+        found = [(in_order(x, axes), identity) for x, identity in found]
+    if several is None:
+        ((x, identity),) = found
+        return x, identity
+    return [x for x, _ in found], [identity for _, identity in found]
 
 
 @click.command(cls=Grouped)
@@ -231,6 +277,7 @@ def write_part(
 def finalize(
     dst: str,
     name: str | None,
+    names: tuple[str | None, ...] | None,
     n_parts: int | None,
     resubmit: str | None,
     threads: int | None,
@@ -253,12 +300,13 @@ def finalize(
         result = shardwrite.finalize(
             dst,
             name=name,
+            names=names,
             n_parts=n_parts,
             trust_journals=trust_journals,
             keep_report=keep_report,
             progress=not as_json,
         )
-    echo(result.to_json() if as_json else str(result))
+    tell_all(result, as_json=as_json)
 
 
 def show_status(dst: str, name: str | None, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from shardwrite.cli.common import command
+from shardwrite.cli.common import check_sources, command
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.convert import reshard, shard, unshard
 from shardwrite.cli.jobs import (
@@ -29,6 +29,7 @@ from shardwrite.cli.options import (
     json_option,
     layout_options,
     name_option,
+    names_option,
     of_group,
     option_of,
     options_of,
@@ -95,8 +96,9 @@ def slurm() -> None:
 
 @slurm.command()
 @click.argument("kind", type=click.Choice(["array", "finalize", "allocation", "elastic"]))
-@click.argument("words", shell_complete=files, nargs=-1, metavar="[SRC DST | ARGUMENTS]...")
+@click.argument("words", shell_complete=files, nargs=-1, metavar="[SRC... DST | ARGUMENTS]...")
 @name_option
+@names_option
 @source_options
 @layout_options
 @option_of(ArrayJobKeywords, "n_parts", help="Number of parts, each a task of the job array.")
@@ -121,8 +123,12 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
     if is_program and kind == "allocation":
         emit(allocation_script(AllocationJob(**nodes, arguments=words), settings), nl=False)
         return
-    if is_program or len(words) != 2:
+    if is_program or len(words) < 2:
         raise click.UsageError("give SRC and DST, or for an allocation --program")
+    several = options.pop("names")
+    if several is not None and kind not in ("array", "finalize"):
+        raise click.UsageError("--names is for array and finalize")
+    check_sources(words[:-1], several)
     if (n_parts is not None, n_jobs is not None) != (
         kind in ("array", "finalize"),
         kind == "elastic",
@@ -130,7 +136,7 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
         raise click.UsageError(
             "array and finalize take --parts, elastic takes --jobs, and allocation --nodes"
         )
-    src, dst = words
+    src, dst = words[0], words[-1]
     of_write = arguments_of({"name", *SOURCE_NAMES, *names(LayoutKeywords)}, options)
     if kind == "allocation":
         job = AllocationJob(**nodes, src=src, dst=dst, options=of_write)
@@ -141,12 +147,13 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
         text = elastic_script(driver, settings)
     else:
         parts = ArrayJob(
-            src=src,
+            src=src if several is None else words[:-1],
             dst=dst,
             n_parts=n_parts,
             at_once=asked.at_once,
             source_options=arguments_of(SOURCE_NAMES, options),
             name=options["name"] or "",
+            names=tuple(each or "" for each in several or ()),
         )
         text = (array_script if kind == "array" else finalize_script)(parts, settings)
     emit(text, nl=False)

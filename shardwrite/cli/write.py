@@ -10,7 +10,14 @@ import click
 
 import shardwrite
 from shardwrite.cli.checks import check, tell_written
-from shardwrite.cli.common import command, engine, open_to_write, requeueing
+from shardwrite.cli.common import (
+    check_sources,
+    command,
+    engine,
+    open_and_plan,
+    open_to_write,
+    requeueing,
+)
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     SOURCE_NAMES,
@@ -26,6 +33,7 @@ from shardwrite.cli.options import (
     json_option,
     keep_report_option,
     layout_options,
+    names_option,
     of_group,
     option_of,
     options_of,
@@ -43,6 +51,7 @@ from shardwrite.operations.keywords import PlanArguments, WriteKeywords
 from shardwrite.options import MemoryKeywords, StripeKeywords
 from shardwrite.place.base import without_kind
 from shardwrite.place.target import resolve_new, target_via
+from shardwrite.plan.plan import Plan
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.show.html import page_html
 from shardwrite.stores.looking import is_store_url, local_path
@@ -93,10 +102,11 @@ _STRIPES = option_of(
 
 
 @click.command(cls=Submittable, here=("checks", "recheck", "keep_report", "publish"))
-@click.argument("src", shell_complete=files)
+@click.argument("src", shell_complete=files, nargs=-1, required=True)
 @click.argument("dst", shell_complete=directories)
 @source_options
 @options_of(WriteKeywords, without=("casting", "exclusive"))
+@names_option
 @engine_options
 @array_options
 @worker_options
@@ -106,8 +116,9 @@ _STRIPES = option_of(
 @json_option
 @command
 def write(
-    src: str,
+    src: tuple[str, ...],
     dst: str,
+    names: tuple[str | None, ...] | None,
     submit: bool,
     cluster: str | None,
     stripe_count: int | None,
@@ -125,15 +136,20 @@ def write(
     Exit codes: 0 complete; 1 an error; 2 wrong usage; 75 storage trouble that may pass, such as a
     full disk; 85 incomplete, so run the command again. The signal USR1 finishes the shards in
     flight and exits with 85; TERM and INT exit with 85 at once.
+
+    With --submit and --names, one job array writes several arrays into DST, one of each SRC.
     """
     check_jobs(submit=submit, cluster=cluster)
     given = jobs_of(options)
     if submit:
-        _submit_write(src, dst, given, options, stripe_count)
+        _submit_write(src, dst, names, given, options, stripe_count)
         return
+    if names is not None:
+        raise click.UsageError("--names goes with --submit. Here, write one array after the other")
+    check_sources(src, names)
     n_requeues, as_json = given.pop("n_requeues", None), options.pop("as_json")
     dry_run, checks = options.pop("dry_run"), options.pop("checks")
-    x, identity = open_to_write(src, options)
+    x, identity = open_to_write(src[0], options)
     if dry_run:
         with engine(threads, workers, address):
             _show_plan(x, dst, identity, options, as_json=as_json)
@@ -153,7 +169,12 @@ def write(
 
 
 def _submit_write(
-    src: str, dst: str, given: dict[str, Any], options: dict[str, Any], stripe_count: int | None
+    src: tuple[str, ...],
+    dst: str,
+    several: tuple[str | None, ...] | None,
+    given: dict[str, Any],
+    options: dict[str, Any],
+    stripe_count: int | None,
 ) -> None:
     """Begin a run in this process, and submit a job array that writes its parts."""
     from shardwrite.cli.jobs import Submission, need_directory
@@ -163,13 +184,17 @@ def _submit_write(
     name, arguments = options["name"], arguments_of(SOURCE_NAMES, options)
     submission, target = Submission.of(given, dst, options), resolve_new(dst, name)
     need_directory(target)
-    x, identity = open_to_write(src, options)
-    of_plan = of_group(PlanArguments, options)
-    plan = submission.planned(shardwrite.plan, x, source_id=identity, store=dst, **of_plan)
+
+    def make(x: Any, *, source_id: str, **own: Any) -> Plan:
+        of_plan = of_group(PlanArguments, own)
+        return submission.planned(shardwrite.plan, x, source_id=source_id, store=dst, **of_plan)
+
+    x, plan = open_and_plan(src, several, options, make)
     mode = "w" if options["overwrite"] else "w-"
     run = {key: options[key] for key in ("name", "durability", "restart")}
-    run |= {"mode": mode, "stripe_count": stripe_count}
-    submission.submit_new(src, x, dst, plan, target, arguments, run)
+    run |= {"names": several, "mode": mode, "stripe_count": stripe_count}
+    sources = src if several is not None else src[0]
+    submission.submit_new(sources, x, dst, plan, target, arguments, run)
 
 
 def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from shardwrite.grid import Sized
-from shardwrite.operations.keywords import ProgressKeywords
+from shardwrite.operations.keywords import FinalizeKeywords, ProgressKeywords
 from shardwrite.options import (
     ArrayKeywords,
     BeginKeywords,
@@ -368,12 +368,7 @@ class ConvertPartArguments(ProgressKeywords, PreparedArguments):
 
 
 @arguments
-class FinalizeConversionArguments(PreparedArguments):
+class FinalizeConversionArguments(FinalizeKeywords, PreparedArguments):
     """Arguments of `finalize_conversion`."""
 
     shards: Sized = option("auto", _AS_GIVEN, kind=_KIND_OR_NONE)
-    n_parts: int | None = argument(
-        "Number of parts. With it, an `IncompleteError` can name the parts to convert again.",
-        default=None,
-        kw_only=True,
-    )

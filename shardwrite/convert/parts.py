@@ -8,15 +8,13 @@ and on the number of parts. So ranks agree whatever machines they run on.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from shardwrite.codecs.documents import Document
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
@@ -35,13 +33,13 @@ from shardwrite.convert.keywords import (
 from shardwrite.convert.plan import Conversion, ConvertedArray
 from shardwrite.engines.local import Engine, LocalEngine
 from shardwrite.entry.public import taking
-from shardwrite.errors import IncompleteError, JournalError, RunEndedError, SpecError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Box, ceil_div
 from shardwrite.journal.begin import differences, same_source_remedy
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory, in_one_state
-from shardwrite.operations.parts import result_left
 from shardwrite.operations.region import refuse_runs
+from shardwrite.operations.together import ArrayInParts, ArraysInParts, stretches_of
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, opened_once
 from shardwrite.place.target import Target, resolve_place, resolve_target
@@ -51,21 +49,12 @@ from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import OnReport, Run, reporting
-from shardwrite.runs.in_parts import (
-    prepare_jobs,
-    refuse_missing,
-    refuse_unwritten,
-    remedy_of_parts,
-    run_on,
-    runs_on,
-)
+from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import Job, NoChunks
-from shardwrite.runs.kept import accepts_source, as_begun, check_kept
+from shardwrite.runs.kept import accepts_source, as_begun
 from shardwrite.runs.result import WriteResult
 from shardwrite.volumes.source import open_tree
 
-_MAX_NAMED, _MAX_MISSING = 8, 1000
 _PUBLISHED = "it is published already"
 _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
 
@@ -116,10 +105,8 @@ class PlannedParts:
 
     def stretches(self) -> Iterator[tuple[NamedConversion, Stretch]]:
         """Each array, and its place among all of them."""
-        before, total = 0, self.raw_nbytes
-        for one in self.made:
-            yield one, Stretch(before, total, one.planned.plan.raw_nbytes)
-            before += one.planned.plan.raw_nbytes
+        sizes = [one.planned.plan.raw_nbytes for one in self.made]
+        return zip(self.made, stretches_of(sizes), strict=True)
 
     def begin(self, engine: Engine) -> None:
         """Begin the run of all arrays."""
@@ -129,6 +116,22 @@ class PlannedParts:
             Job(one.planned.chunks, one.planned.plan, self.target_of(one), run) for one in self.made
         ]
         prepare_jobs(jobs, engine)
+
+    def arrays(
+        self, engine: Engine, job_of: Callable[[NamedConversion, RunDirectory], Job]
+    ) -> ArraysInParts:
+        """All arrays, and what is done of their runs."""
+        arrays = [
+            ArrayInParts(
+                one.name,
+                self.target_of(one),
+                one.planned.plan.raw_nbytes,
+                partial(job_of, one),
+                partial(_is_of, one),
+            )
+            for one in self.made
+        ]
+        return ArraysInParts(self.label, arrays, engine, _HOW_TO_BEGIN)
 
     def groups(self) -> list[tuple[Group, Place]]:
         """The new groups, which are made once all arrays are whole."""
@@ -226,9 +229,7 @@ def convert_part(given: ConvertPartArguments) -> Conversion:
     start = time.perf_counter()
     engine = LocalEngine("threads")
     parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
-    with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
-        arrays = _convert(parts, (index, count), engine, on_report)
-    return _result(parts, arrays, start)
+    return _result(parts, _convert(parts, index, count, engine), start)
 
 
 @taking(FinalizeConversionArguments)
@@ -236,7 +237,8 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     """Check the index of every shard, and publish all arrays if no shard is missing.
 
     Arrays are published together, and groups after them. Consolidated metadata come last, where the
-    source has such metadata. Files that dead processes have left are removed.
+    source has such metadata. Files that dead processes have left are removed. A shard that was
+    checked within a day is not checked again, as with :func:`finalize`.
 
     Returns
     -------
@@ -275,12 +277,15 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
     groups = parts.groups()
     documents = {place.name: group.document for group, place in groups}
-    made = list(parts.stretches())
-    targets = [parts.target_of(one) for one, _ in made]
-    results = _Ending(parts, made, targets, n_parts, engine, documents).finish()
+
+    def job_of(one: NamedConversion, run: RunDirectory) -> Job:
+        plan = _plan_of(one, run, engine, parts.call)
+        return Job.of_run(run, NoChunks(), plan, groups=documents)
+
+    results = parts.arrays(engine, job_of).finish(n_parts, trusts_journals=given.trust_journals)
     arrays = [
-        _converted(one, target, result, one.n_odd)
-        for (one, _), target, result in zip(made, targets, results, strict=True)
+        _converted(one, parts.target_of(one), result, one.n_odd)
+        for one, result in zip(parts.made, results, strict=True)
     ]
     make_groups(groups, parts.call.run.durability)
     done = [(one.name, one.planned) for one in parts.made]
@@ -288,114 +293,27 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     return _result(parts, arrays, start)
 
 
-def _convert(
-    parts: PlannedParts, which: tuple[int, int], engine: Engine, on_report: OnReport
-) -> list[ConvertedArray]:
-    """Convert what a part has of each array. Arrays of which it has nothing are not looked at."""
-    arrays = [(one, among) for one, among in parts.stretches() if among.may_have(*which)]
-    done: dict[str, ConvertedArray] = {}
-    begun: list[tuple[NamedConversion, Job]] = []
-    ended: RunEndedError | None = None
+def _convert(parts: PlannedParts, index: int, count: int, engine: Engine) -> list[ConvertedArray]:
+    """Convert what a part has of each array."""
 
-    def skip(one: NamedConversion) -> None:
-        target, is_ours = parts.target_of(one), partial(_is_of, one)
-        result_left(target, is_ours, how_to_begin=_HOW_TO_BEGIN, ended=ended)
-        done[one.name] = ConvertedArray(
-            name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,)
-        )
+    def job_of(one: NamedConversion, run: RunDirectory) -> Job:
+        plan = _plan_of(one, run, engine, parts.call)
+        if one.planned.passage is None:
+            plan.check_fits()
+        return Job.of_run(run, one.planned.chunks, plan)
 
-    try:
-        with contextlib.ExitStack() as stack:
-            for one, among in arrays:
-                run = stack.enter_context(run_on(parts.target_of(one), None))
-                if run is None or not run.makes_array:
-                    skip(one)
-                    continue
-                plan = _plan_of(one, run, engine, parts.call)
-                part = plan.part(*which, among)
-                if part.groups:
-                    if one.planned.passage is None:
-                        plan.check_fits()
-                    begun.append((one, Job.of_run(run, one.planned.chunks, plan, part)))
-            jobs = [job for _, job in begun]
-            with Run.open(jobs, engine, on_report, "part") as own:
-                results = own.execute()
-    except RunEndedError as error:
-        ended = error
-        for one, _ in begun:
-            skip(one)
-    else:
-        for (one, job), result in zip(begun, results, strict=True):
-            n_odd = 0 if job.part is None else _n_encoded_at_edges(one, job.part)
-            done[one.name] = _converted(one, job.target, result, n_odd)
-    return [done[one.name] for one, _ in arrays if one.name in done]
-
-
-@dataclass(slots=True)
-class _Ending:
-    """The end of a conversion in parts. All arrays are checked before any is published."""
-
-    parts: PlannedParts
-    arrays: Sequence[tuple[NamedConversion, Stretch]]
-    targets: Sequence[Target]
-    n_parts: int | None
-    engine: Engine
-    groups: Mapping[str, Document]  # documents of new groups, by their paths
-    failed: dict[int, IncompleteError] = field(default_factory=dict)  # by the number of the array
-
-    def finish(self) -> list[WriteResult]:
-        """Publish all arrays.
-
-        - Raises IncompleteError if shards are missing in one of them. Then none is published.
-        """
-        results: dict[int, WriteResult] = {}
-        try:
-            with runs_on(self.targets, self._check_written) as runs:
-                ended = [n for n in range(len(self.targets)) if n not in runs]
-
-                jobs = [self._job(number, run) for number, run in runs.items()]
-                with Run.open(jobs, self.engine, mode="end") as joined:
-                    for number, session in zip(runs, joined.sessions, strict=True):
-                        with self._collecting(number):
-                            among = self.arrays[number][1]
-                            refuse_missing(session.job, session.ledger, self.n_parts, among)
-                    for number in ended:
-                        with self._collecting(number):
-                            results[number] = self._left(number)
-                    self._refuse()
-                    results |= dict(zip(runs, joined.finish(), strict=True))
-        except RunEndedError as error:
-            results = {n: self._left(n, error) for n in range(len(self.targets))}
-        return [result for _, result in sorted(results.items())]
-
-    def _job(self, number: int, run: RunDirectory) -> Job:
-        plan = _plan_of(self.arrays[number][0], run, self.engine, self.parts.call)
-        return Job.of_run(run, NoChunks(), plan, groups=self.groups)
-
-    def _check_written(self, runs: Mapping[int, RunDirectory]) -> None:
-        for number, run in runs.items():
-            with self._collecting(number):
-                among = self.arrays[number][1]
-                refuse_unwritten(self._job(number, run), run, self.n_parts, among)
-        self._refuse()
-
-    def _left(self, number: int, ended: RunEndedError | None = None) -> WriteResult:
-        """The result of an array that is published."""
-        target, is_ours = self.targets[number], partial(_is_of, self.arrays[number][0])
-        look = partial(check_kept, target, self.engine)
-        return result_left(target, is_ours, look, how_to_begin=_HOW_TO_BEGIN, ended=ended)
-
-    @contextlib.contextmanager
-    def _collecting(self, number: int) -> Iterator[None]:
-        try:
-            yield
-        except IncompleteError as error:
-            self.failed[number] = error
-
-    def _refuse(self) -> None:
-        failed = [(self.arrays[number][0], error) for number, error in sorted(self.failed.items())]
-        if failed:
-            raise _incomplete(self.parts, failed, self.n_parts)
+    done, arrays = [], parts.arrays(engine, job_of)
+    for number, (result, part) in arrays.write(index, count, parts.call.progress).items():
+        one = parts.made[number]
+        target = parts.target_of(one)
+        if part is None:
+            made = ConvertedArray(
+                name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,)
+            )
+            done.append(made)
+        else:
+            done.append(_converted(one, target, result, _n_encoded_at_edges(one, part)))
+    return done
 
 
 def _is_of(one: NamedConversion, receipt: Receipt) -> bool:
@@ -445,29 +363,6 @@ def _converted(
         result=result,
         n_odd=min(n_odd, result.n_chunks - result.n_empty_chunks),
     )
-
-
-def _incomplete(
-    parts: PlannedParts,
-    failed: Sequence[tuple[NamedConversion, IncompleteError]],
-    n_parts: int | None,
-) -> IncompleteError:
-    """The error that names the missing shards of all arrays."""
-    if len(failed) == 1:
-        return failed[0][1]
-    numbers = sorted({part for _, error in failed for part in error.fields["parts"]})
-    names = ", ".join(one.name for one, _ in failed[:_MAX_NAMED])
-    more = ", ..." if len(failed) > _MAX_NAMED else ""
-    missing = [f"{one.name}/{key}" for one, error in failed for key in error.fields["missing"]]
-    found = IncompleteError(
-        f"{parts.label} is not whole: shards of {len(failed):,} of {len(parts.made):,} arrays are "
-        f"not committed ({names}{more}); {remedy_of_parts(numbers, n_parts)}",
-        missing=missing[:_MAX_MISSING],
-        parts=numbers,
-    )
-    for _, error in failed[:_MAX_NAMED]:
-        found.add_note(error.message)
-    return found
 
 
 def _result(parts: PlannedParts, arrays: Sequence[ConvertedArray], start: float) -> Conversion:

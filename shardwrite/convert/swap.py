@@ -36,7 +36,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import json
 import os
 import stat
 import uuid
@@ -112,6 +111,14 @@ class Begun(Record):
     leaf: str  # name of the tree
     old: Annotated[int, range(2**64)]  # inode number of the old tree
     layout: Mapping[str, str]  # digest of what each array becomes, by the path of the array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work(Record):
+    """What a process that is at work has noted."""
+
+    run: str  # its token
+    new: Annotated[int, range(2**64)] | None = always(None)  # inode number of a whole new tree
 
 
 # ---- The directory of a conversion
@@ -370,7 +377,7 @@ class InPlace:
     def _write(self, new_inode: int | None) -> None:
         """Write the file of this process's work, durably."""
         self.check_current()
-        data = json.dumps({"run": self._token, "new": new_inode}).encode()
+        data = _Work(run=self._token, new=new_inode).to_json()
         write_file(self.work / _WORK, data, durability="full", attempt=self._token)
         self._new_inode = new_inode
 
@@ -547,10 +554,8 @@ def _first_in(path: Path) -> str:
 def _new_inode_in(work: Path, data: bytes | None) -> int | None:
     """Inode number of the new tree that a process has noted, if any."""
     try:
-        found = parse_json(data or b"{}")
+        return None if data is None else _Work.from_dict(parse_json(data)).new
     except ValueError as error:
         raise StoreError(
             f"{work / _WORK} is damaged: {error}", key=str(work / _WORK), errno=errno.EIO
         ) from error
-    new = found.get("new") if isinstance(found, dict) else None
-    return new if isinstance(new, int) else None

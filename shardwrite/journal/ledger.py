@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from crc32c import crc32c
 
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lines import Entry
@@ -50,6 +51,13 @@ class Ledger:
         for name in ("is_done", "nbytes", "n_chunks", "index_crcs"):
             getattr(self, name)[list(ranks)] = getattr(other, name)[list(ranks)]
         self.peaks = dict(other.peaks)
+
+    def checksum(self, ranks: npt.NDArray[np.int64]) -> int:
+        """crc32c of the sizes and indexes of some shards."""
+        sizes = np.ascontiguousarray(self.nbytes[ranks], dtype="<i8")
+        return crc32c(
+            np.ascontiguousarray(self.index_crcs[ranks], dtype="<u4").data, crc32c(sizes.data)
+        )
 
     def forget(self, ranks: Sequence[int]) -> None:
         """Mark shards as not committed, and clear the facts about them."""

@@ -1,6 +1,6 @@
 """The lines of a journal, each JSON after its crc32c, and the files that they are written to.
 
-A journal file holds four kinds of lines:
+A journal file holds five kinds of lines:
 
 - The first line, a `Head`, names the process that writes the file.
 - Before a task commits anything, a `Beginning` gives the name that its temporary files will have.
@@ -9,6 +9,8 @@ A journal file holds four kinds of lines:
   for each shard, because a line for each small shard would cost more than the shard's own bytes.
   A task that commits many bytes, or runs for long, writes several entries. All but the last say
   that more follow; the last one ends the task and may list no shards.
+- A `Checked` line says that shards were found as journals tell of them. A process that ends a run
+  leaves such lines, so that the next one need not look at the same shards again if it is killed.
 - A line with the field ``failed`` gives the error that ended a process's work early. It is only
   shown to users; nothing else depends on it.
 
@@ -116,6 +118,20 @@ class Beginning(Record):
     attempt: Annotated[str, _NAME]
     # Half-open box of the task's shards: its two corners, as positions in the shard grid
     begins: tuple[Shape, Shape]
+    output: int = 0  # number of the array among those of the run
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(Record):
+    """Note that objects of shards were looked at, and are what the ledger says."""
+
+    _grows = True
+
+    # Row-major ranks of the shards, as pairs of a first one and a number of consecutive ones
+    checked: tuple[tuple[int, int], ...]
+    # crc32c of what the ledger has of these shards; see `Ledger.checksum`
+    facts_crc32c: Annotated[int, range(2**32)]
+    deep: bool = False  # whether all of their inner chunks were decoded, and not only indexes read
     output: int = 0  # number of the array among those of the run
 
 

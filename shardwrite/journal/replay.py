@@ -15,9 +15,9 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal import lease
 from shardwrite.journal.documents import discard_ends
-from shardwrite.journal.lease import live_holders, work_files
-from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.lines import Beginning, Entry, Head, parse_lines, shards_of
+from shardwrite.journal.lease import file_system_time, live_holders, work_files
+from shardwrite.journal.ledger import Ledger, from_runs
+from shardwrite.journal.lines import Beginning, Checked, Entry, Head, parse_lines, shards_of
 from shardwrite.journal.rundir import RunDirectory, is_resumed
 from shardwrite.place.target import Target
 from shardwrite.stores.base import Store
@@ -27,6 +27,9 @@ from shardwrite.stores.removal import remove_state
 # Room in a journal for each shard. A task of one shard writes two lines of a few hundred bytes, and
 # it may run more than once.
 _NBYTES_PER_SHARD = 4096
+
+# How long a shard that was checked need not be checked again before a run in parts ends
+_CHECK_SECONDS = 86400.0
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class JournalFile:
     entries: list[Entry] = field(default_factory=list)
     unended: list[Beginning] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    checked: list[Checked] = field(default_factory=list)
     n_bad_lines: int = 0
 
 
@@ -175,6 +179,8 @@ def _parse(run: RunDirectory, path: Path, n_shards: int) -> JournalFile:
             if "begins" in line:
                 beginning = Beginning.from_dict(line)
                 begun[beginning.attempt] = beginning
+            elif "checked" in line:
+                file.checked.append(Checked.from_dict(line))
             elif "failed" in line:
                 file.failures.append(str(line["failed"]))
             else:
@@ -186,6 +192,27 @@ def _parse(run: RunDirectory, path: Path, n_shards: int) -> JournalFile:
             file.n_bad_lines += 1
     file.unended = list(begun.values())
     return file
+
+
+def checked_before(
+    run: RunDirectory, ledger: Ledger, files: Iterable[JournalFile], *, deep: bool
+) -> set[int]:
+    """Ranks of shards that a process has found to be what the ledger says, within a day.
+
+    - `deep`: only those whose inner chunks were decoded, on this host since it was last started.
+    """
+    found = set[int]()
+    told = [file for file in files if file.checked and (file.is_of_this_boot or not deep)]
+    now = file_system_time(run.shared) if told else 0.0
+    for file in (file for file in told if now - file.changed <= _CHECK_SECONDS):
+        for line in file.checked:
+            if line.output != run.number or line.deep < deep:
+                continue
+            with contextlib.suppress(ValueError):  # ranks of no shards here
+                ranks = from_runs(line.checked, ledger.grid.n_shards)
+                if ledger.checksum(ranks) == line.facts_crc32c:
+                    found.update(ranks.tolist())
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Of several bases, the fields of the last come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -21,6 +21,7 @@ from shardwrite.options import (
     GraphKeywords,
     Keywords,
     NameKeywords,
+    NamesKeywords,
     PlanKeywords,
     ProcessKeywords,
     ResumeKeywords,
@@ -225,12 +226,9 @@ class WriteArguments(WriteKeywords):
 
 
 @keywords
-class StoreKeywords(NewKeywords):
+class StoreKeywords(NewKeywords, NamesKeywords):
     """Keywords of `store`."""
 
-    names: Sequence[str | None] | None = option(
-        None, "Path of each array in its store.", kind="sequence of str or None"
-    )
     regions: Any = option(
         None,
         """Regions of existing arrays to write into, as in :func:`write_region`: one tuple for all,
@@ -258,6 +256,27 @@ class StoreArguments(StoreKeywords):
     stores: Any = argument(
         "A store for each array, as in :func:`to_sharded_zarr`.",
         kind="sequence of str, path, or store or node of zarr-python",
+    )
+
+
+@keywords
+class FinalizeKeywords(Keywords):
+    """Keywords of functions that end a run which was written in parts."""
+
+    section: ClassVar[str] = "Run"
+
+    n_parts: int | None = option(
+        None,
+        """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
+        flag="parts",
+        least=1,
+        command_help="Number of parts, so that missing ones can be named.",
+    )
+    trust_journals: bool = option(
+        False,
+        """Believe what tasks have noted of the indexes that they wrote, and read none again. Shards
+        that a power cut may have damaged are read in any case, and so are spools of volumes.""",
+        command_help="Do not read indexes again whose tasks have noted them.",
     )
 
 

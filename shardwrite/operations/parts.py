@@ -2,23 +2,27 @@
 
 `prepare` begins the run, `write_part` writes one part, and `finalize` checks all shards and
 publishes the array. The plan is made once and stored beside the array. The parts depend only on
-this plan and on the number of parts, not on the machines that write them.
+this plan and on the number of parts, not on the machines that write them. Several arrays are begun,
+cut into parts and published together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from shardwrite.checks import whole
 from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking
-from shardwrite.errors import IncompleteError, RunEndedError, SpecError
+from shardwrite.errors import RunEndedError, SpecError
 from shardwrite.format.document import other_format
-from shardwrite.journal.receipt import Receipt, read_receipt
-from shardwrite.journal.rundir import RunDirectory
-from shardwrite.operations.keywords import ProgressKeywords
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.rundir import RunDirectory, in_one_state
+from shardwrite.operations.keywords import FinalizeKeywords, ProgressKeywords
 from shardwrite.operations.steps import (
     PartSource,
     Share,
@@ -28,48 +32,85 @@ from shardwrite.operations.steps import (
     run_in_parts,
     steps_of,
 )
+from shardwrite.operations.together import ArrayInParts, ArraysInParts, result_left
 from shardwrite.options import (
     BeginKeywords,
     ExistingArguments,
     ModeKeywords,
     NameKeywords,
+    NamesKeywords,
     ReportKeywords,
-    RunArguments,
     SourceKeywords,
     StateKeywords,
     StripeKeywords,
     argument,
     arguments,
+    keywords,
     options_from,
     same_as,
 )
+from shardwrite.place.base import opened_once
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
+from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import Run
-from shardwrite.runs.in_parts import refuse_missing, refuse_unwritten, run_on
+from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, run_on
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
-from shardwrite.runs.result import WriteResult, result_from_receipt
+from shardwrite.runs.result import WriteResult
 
 __all__ = ["finalize", "prepare", "working_on", "write_part"]
 
 _Done = TypeVar("_Done")
 
+_HOW_TO_BEGIN = "call prepare first (shardwrite init)"
+
+
+@keywords
+class PartsKeywords(StateKeywords, NamesKeywords, NameKeywords):
+    """Which arrays are written in parts."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "names": """Paths of several arrays in `store`, which are cut into parts together. Then
+        there is a source for each of them, and where it is asked for, a plan and an identifier.
+        None stands for an array that is the store itself; `store` may then be a list, too.""",
+    }
+
+
+if TYPE_CHECKING:
+    # What overloads are told apart by.
+
+    @keywords
+    class _One(NamesKeywords):
+        """Of a call for one array."""
+
+        names: None = None
+
+    @keywords
+    class _Several(NamesKeywords):
+        """Of a call for several arrays."""
+
+        names: Sequence[str | None]
+
 
 @arguments
-class PrepareArguments(StripeKeywords, ModeKeywords, BeginKeywords, StateKeywords, NameKeywords):
+class PrepareArguments(StripeKeywords, ModeKeywords, BeginKeywords, PartsKeywords):
     """Arguments of `prepare`."""
 
     x: Any = argument(
         """The source, as in :func:`to_sharded_zarr`. If the plan copies encoded chunks of a
-        `zarr.Array`, it is that array.""",
+        `zarr.Array`, it is that array. With `names`, a list of sources.""",
         kind="array_like",
     )
     store: Any = same_as(ExistingArguments, "store")
-    plan: Plan = argument("The plan that :func:`plan` or :func:`plan_precomputed` made for `x`.")
+    plan: Plan | Sequence[Plan] = argument(
+        """The plan that :func:`plan` or :func:`plan_precomputed` made for `x`. With `names`, a list
+        of plans, or the plan of all scales of a volume. The names are then those of its scales.""",
+        kind="Plan, or sequence of Plan",
+    )
     format: str | None = argument(
         "The format, if the plan was made with one.",
         choices=("transformer-2022",),
@@ -92,20 +133,75 @@ def prepare(call: PrepareArguments) -> None:
     StoreError
         If the storage refuses, or Lustre's ``lfs`` command is missing or fails.
     """
-    n_targets, plan = call.stripe_count, call.plan
+    n_targets, engine = call.stripe_count, LocalEngine("threads")
     if n_targets is not None:
         whole("stripe_count", n_targets, "a number of targets")
-    _check_plan(plan)
-    target = resolve_new(call.store, call.name, call.run_dir, call.format)
-    main = plan if plan.gathering is None else plan.gathering
-    steps = steps_of(main.metadata)
-    steps.check_new(target, main.metadata, call.run_dir)
-    if call.format is not None:
-        _check_format(main, call.format)
-    engine = LocalEngine("threads")
     options = for_new_array(options_from(call, RunOptions))
-    job = Job(PartSource.of(call.x).chunks_for(plan), plan, target, options)
-    steps.prepare(job, target, engine, call.run_dir, n_targets)
+    places, jobs = _places_of(call), []
+    sources = [call.x] if call.names is None else _each("x", call.x, len(places))
+    for x, plan, place in zip(sources, _plans_of(call), places, strict=True):
+        target = resolve_new(*place, call.run_dir, call.format)
+        main = plan if plan.gathering is None else plan.gathering
+        steps = steps_of(main.metadata)
+        steps.check_new(target, main.metadata, call.run_dir)
+        if call.format is not None:
+            _check_format(main, call.format)
+        if call.names is not None:
+            target = steps.among_others(target, call.run_dir)
+        jobs.append(Job(PartSource.of(x).chunks_for(plan), plan, target, options))
+        if call.names is None:
+            steps.prepare(jobs[0], target, engine, call.run_dir, n_targets)
+    if call.names is not None:
+        prepare_jobs(jobs, engine, n_targets)
+
+
+def _places_of(call: PrepareArguments | PartArguments | FinalizeArguments) -> list[tuple[Any, Any]]:
+    """Store and name of each array."""
+    if call.names is None:
+        return [(call.store, call.name)]
+    names = _each("names", call.names)
+    if call.name is not None:
+        remedy = "give names only"
+        raise SpecError("names are given, too", field="name", value=call.name, remedy=remedy)
+    if isinstance(call.store, list | tuple):
+        return list(zip(_each("store", call.store, len(names)), names, strict=True))
+    store = opened_once(call.store)
+    return [(store, name) for name in names]
+
+
+def _each(field: str, given: Any, n: int | None = None) -> Sequence[Any]:
+    """What is given for each of several arrays."""
+    if not isinstance(given, list | tuple) or not given or (n is not None and len(given) != n):
+        raise SpecError(
+            "not one for each array",
+            field=field,
+            value=type(given).__name__ if not isinstance(given, list | tuple) else len(given),
+            remedy="give a list of them" if n is None else f"give a list of {n}, one for each name",
+        )
+    return given
+
+
+def _plans_of(call: PrepareArguments) -> Sequence[Plan]:
+    """The plan of each array."""
+    plan = call.plan
+    if call.names is None:
+        _check_plan(plan)
+        return [plan]  # type: ignore[list-item] # it was checked
+    given = [plan, *plan.scales] if isinstance(plan, Plan) else plan
+    plans: Sequence[Plan] = [
+        replace(each, scales=()) if isinstance(each, Plan) else each
+        for each in _each("plan", given, len(call.names))
+    ]
+    for each in plans:
+        _check_plan(each)
+        if each.gathering is not None:
+            raise SpecError(
+                "it spools the chunks of a scale, which is written in two rounds",
+                field="plan",
+                value=repr(each),
+                remedy="prepare this scale by a call of its own",
+            )
+    return plans
 
 
 def _check_format(plan: Plan, format: str) -> None:  # noqa: A002 (the word that users know)
@@ -130,7 +226,8 @@ def _check_plan(plan: object) -> None:
             "it plans several scales",
             field="plan",
             value=repr(plan),
-            remedy="plan each scale by a call of its own, and prepare them one by one",
+            remedy="plan each scale by a call of its own and prepare it, or give names of all "
+            "scales, with a list of their sources",
         )
     if plan.region is not None:
         raise SpecError(
@@ -142,7 +239,7 @@ def _check_plan(plan: object) -> None:
 
 
 @arguments
-class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeywords):
+class PartArguments(ProgressKeywords, SourceKeywords, PartsKeywords):
     """Arguments of `write_part`."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -157,7 +254,8 @@ class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeyword
 
     x: Any = argument(
         """The source, as in :func:`to_sharded_zarr`. None stands for the source that the plan
-        names, which it does if that is a file or a Zarr array, and nothing is computed of it.""",
+        names, which it does if that is a file or a Zarr array, and nothing is computed of it. With
+        `names`, a list of sources, or None.""",
         kind="array_like or None",
     )
     store: Any = same_as(ExistingArguments, "store")
@@ -167,8 +265,32 @@ class PartArguments(ProgressKeywords, SourceKeywords, StateKeywords, NameKeyword
     count: int = argument("Number of all parts.")
 
 
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _PartOfOne(_One, PartArguments): ...
+
+    @dataclass(frozen=True)
+    class _PartOfSeveral(_Several, PartArguments): ...
+
+
+if TYPE_CHECKING:
+
+    @overload
+    @taking(_PartOfOne)
+    def write_part(call: _PartOfOne) -> WriteResult: ...
+
+    @overload
+    @taking(_PartOfSeveral)
+    def write_part(call: _PartOfSeveral) -> list[WriteResult]: ...
+
+    @overload
+    @taking(PartArguments)
+    def write_part(call: PartArguments) -> WriteResult | list[WriteResult]: ...
+
+
 @taking(PartArguments)
-def write_part(call: PartArguments) -> WriteResult:
+def write_part(call: PartArguments) -> WriteResult | list[WriteResult]:
     """Write one part of an array, with the threads of this process.
 
     If the plan copies encoded chunks, as :func:`plan_precomputed` says, each part copies its own.
@@ -180,8 +302,9 @@ def write_part(call: PartArguments) -> WriteResult:
 
     Returns
     -------
-    WriteResult
-        Result of this part, or of the whole array if that is already published.
+    WriteResult, or list of WriteResult
+        Result of this part, or of the whole array if that is already published. With `names`, a
+        list of them. Arrays of which the part has nothing are left out.
 
     Raises
     ------
@@ -210,6 +333,8 @@ def write_part(call: PartArguments) -> WriteResult:
     10
     """
     index, count = check_part(call.index, call.count)
+    if call.names is not None:
+        return _write_part_of_several(call)
     own = None if call.x is None else PartSource.of(call.x, call.source_id)
     target = _target_of(call)
     engine = LocalEngine("threads")
@@ -231,9 +356,68 @@ def write_part(call: PartArguments) -> WriteResult:
     )
 
 
+def _write_part_of_several(call: PartArguments) -> list[WriteResult]:
+    """Write what a part has of each of several arrays."""
+    engine, limit = LocalEngine("threads"), memory_limit_of(call.memory_limit)
+    places = _places_of(call)
+    sources: Sequence[PartSource | None] = [None] * len(places)
+    if call.x is not None:
+        given = _each("x", call.x, len(places))
+        ids = [None] * len(places) if call.source_id is None else call.source_id
+        named = zip(given, _each("source_id", ids, len(places)), strict=True)
+        sources = [PartSource.of(x, source_id) for x, source_id in named]
+
+    def job_of(own: PartSource | None, run: RunDirectory) -> Job:
+        source = PartSource.of_run(run) if own is None else own
+        _refuse_own_way(run, engine, call.run_dir)
+        chunks, plan = source.planned(run, resources_of(engine, limit))
+        job = Job.of_run(run, chunks, plan)
+        check_fits(job)
+        return job
+
+    def is_ours(own: PartSource | None, receipt: Receipt) -> bool:
+        return own is None or own.is_named(receipt.identity.source)
+
+    arrays = [
+        ArrayInParts(
+            target.name or target.label,
+            target,
+            _metadata_at(target).raw_nbytes if own is None else int(own.array.nbytes),
+            partial(job_of, own),
+            partial(is_ours, own),
+        )
+        for own, target in zip(sources, _targets_of(call), strict=True)
+    ]
+    all_of_them = ArraysInParts(str(call.store), arrays, engine, _HOW_TO_BEGIN)
+    done = all_of_them.write(call.index, call.count, call.progress)
+    return [result for result, _ in done.values()]
+
+
+def _refuse_own_way(run: RunDirectory, engine: LocalEngine, run_dir: Any) -> None:
+    """Refuse an array of several that is written in parts in a way of its own."""
+    if run_in_parts(run, engine, run_dir) is not None:
+        raise SpecError(
+            f"{run.target.label} is written in two rounds",
+            field="names",
+            value=run.target.name,
+            remedy="write it by calls of its own",
+        )
+
+
+def _metadata_at(target: Target) -> ArrayMetadata:
+    """Metadata of an array that was begun, or is published."""
+    with run_on(target, None) as run:
+        if run is not None and run.makes_array:
+            return parse_metadata(json.dumps(run.document))
+    result_left(target, lambda _: True, how_to_begin=_HOW_TO_BEGIN)
+    return open_at(target.place).metadata
+
+
 @arguments
-class FinalizeArguments(ReportKeywords, ProgressKeywords, RunArguments):
+class FinalizeArguments(FinalizeKeywords, ReportKeywords, ProgressKeywords, PartsKeywords):
     """Arguments of `finalize`."""
+
+    store: Any = same_as(ExistingArguments, "store")
 
     HELP: ClassVar[Mapping[str, str]] = {
         "keep_report": "Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.",
@@ -241,26 +425,38 @@ class FinalizeArguments(ReportKeywords, ProgressKeywords, RunArguments):
         reported.""",
     }
 
-    n_parts: int | None = argument(
-        """Number of parts. With it, an `IncompleteError` can name the parts to write again.""",
-        flag="parts",
-        least=1,
-        command_help="Number of parts, so that missing ones can be named.",
-        default=None,
-        kw_only=True,
-    )
-    trust_journals: bool = argument(
-        """Believe what tasks have noted of the indexes that they wrote, and read none again. Shards
-        that a power cut may have damaged are read in any case, and so are spools of volumes.""",
-        command_help="Do not read indexes again whose tasks have noted them.",
-        default=False,
-        kw_only=True,
-    )
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _EndOfOne(_One, FinalizeArguments): ...
+
+    @dataclass(frozen=True)
+    class _EndOfSeveral(_Several, FinalizeArguments): ...
+
+
+if TYPE_CHECKING:
+
+    @overload
+    @taking(_EndOfOne)
+    def finalize(call: _EndOfOne) -> WriteResult: ...
+
+    @overload
+    @taking(_EndOfSeveral)
+    def finalize(call: _EndOfSeveral) -> list[WriteResult]: ...
+
+    @overload
+    @taking(FinalizeArguments)
+    def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]: ...
 
 
 @taking(FinalizeArguments)
-def finalize(call: FinalizeArguments) -> WriteResult:
+def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
     """Check the index of every shard, and publish the array if it is whole.
+
+    The call may be interrupted, and made again: a shard that was checked within a day is not
+    checked again. That includes shards that :func:`write_part` has checked, which it does where it
+    finds them written.
 
     A scale of a volume of Neuroglancer then enters the ``info`` of its volume. If its hash scatters
     the chunks, shards that no part has gathered are gathered first. Files that dead processes have
@@ -268,8 +464,9 @@ def finalize(call: FinalizeArguments) -> WriteResult:
 
     Returns
     -------
-    WriteResult
-        Result of the whole array.
+    WriteResult, or list of WriteResult
+        Result of the whole array. With `names`, a list with one for each array. None of them is
+        published before all are whole.
 
     Raises
     ------
@@ -286,13 +483,16 @@ def finalize(call: FinalizeArguments) -> WriteResult:
     JournalError
         If the files beside the array hold no plan that can be written in parts.
     """
-    target = _target_of(call)
     n_parts = check_n_parts(call.n_parts)
     engine = LocalEngine("threads")
 
     def job_of(run: RunDirectory) -> Job:
         plan = plan_begun(run, resources_of(engine))
         return Job.of_run(run, NoChunks(), plan, keep_report=call.keep_report)
+
+    if call.names is not None:
+        return _finalize_several(call, job_of, engine, n_parts)
+    target = _target_of(call)
 
     def finish(run: RunDirectory) -> WriteResult:
         own = run_in_parts(run, engine, call.run_dir)
@@ -317,8 +517,41 @@ def finalize(call: FinalizeArguments) -> WriteResult:
     return result
 
 
+def _finalize_several(
+    call: FinalizeArguments,
+    job_of: Callable[[RunDirectory], Job],
+    engine: LocalEngine,
+    n_parts: int | None,
+) -> list[WriteResult]:
+    """Publish several arrays."""
+
+    def checked(run: RunDirectory) -> Job:
+        _refuse_own_way(run, engine, call.run_dir)
+        return job_of(run)
+
+    targets = _targets_of(call)
+    each = [_metadata_at(target) for target in targets]
+    among = [
+        steps_of(metadata).among_others(target, call.run_dir)
+        for target, metadata in zip(targets, each, strict=True)
+    ]
+    arrays = [
+        ArrayInParts(target.name or target.label, target, metadata.raw_nbytes, checked)
+        for target, metadata in zip(in_one_state(among), each, strict=True)
+    ]
+    all_of_them = ArraysInParts(str(call.store), arrays, engine, _HOW_TO_BEGIN)
+    results = all_of_them.finish(n_parts, trusts_journals=call.trust_journals)
+    for one in arrays:
+        enter_at(one.target, call.run_dir)
+    return results
+
+
+def _targets_of(call: PartArguments | FinalizeArguments) -> list[Target]:
+    return in_one_state([resolve_target(*place, call.run_dir) for place in _places_of(call)])
+
+
 def _target_of(call: PartArguments | FinalizeArguments) -> Target:
-    return resolve_target(call.store, call.name, call.run_dir)
+    return _targets_of(call)[0]
 
 
 def working_on(
@@ -326,7 +559,7 @@ def working_on(
     work: Callable[[RunDirectory], _Done],
     is_ours: Callable[[Receipt], bool] = lambda _: True,
     look: Callable[[], None] = lambda: None,
-    how_to_begin: str = "call prepare first (shardwrite init)",
+    how_to_begin: str = _HOW_TO_BEGIN,
     check: Callable[[RunDirectory], None] | None = None,
 ) -> _Done | WriteResult:
     """Call `work` on the unfinished run of an array, or take the result from its receipt.
@@ -348,32 +581,3 @@ def working_on(
     except RunEndedError as error:
         ended = error
     return result_left(target, is_ours, look, how_to_begin=how_to_begin, ended=ended)
-
-
-def result_left(
-    target: Target,
-    is_ours: Callable[[Receipt], bool],
-    look: Callable[[], None] = lambda: None,
-    *,
-    how_to_begin: str,
-    ended: RunEndedError | None = None,
-) -> WriteResult:
-    """The result of an array on which no run goes on, from its receipt; see `working_on`.
-
-    - `ended`: the error that a run has ended during the work, if one has.
-    """
-    receipt = read_receipt(target) if target.place.kind() == "array" else None
-    result = (
-        counted_at(target, result_from_receipt(receipt.result, target.label))
-        if receipt is not None and is_ours(receipt)
-        else None
-    )
-    if result is not None:
-        if ended is None:
-            look()
-        return result
-    if ended is not None:
-        raise ended
-    raise IncompleteError(
-        f"nothing was begun for {target.label}; {how_to_begin}", missing=[str(target.run_path)]
-    )

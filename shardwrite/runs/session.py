@@ -32,10 +32,10 @@ from shardwrite.grid import Box, Shape, unravel
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
-from shardwrite.journal.ledger import Ledger, elements_in_shards
-from shardwrite.journal.lines import Entry, cause_of, journal_for, own_journals
+from shardwrite.journal.ledger import Ledger, as_runs, elements_in_shards
+from shardwrite.journal.lines import Checked, Entry, cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, replay, sweep
+from shardwrite.journal.replay import JournalFile, checked_before, replay, sweep
 from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
 from shardwrite.journal.takeover import (
     all_listed,
@@ -186,6 +186,9 @@ _N_LOOKED_AT = 16
 
 _N_IN_LINE = 1000
 """Most shards in a line of a journal that tells what was there."""
+
+_N_CHECKED = 2**13
+"""Shards that are checked before the journal tells so, in a second or a few."""
 
 
 @dataclass(slots=True, eq=False)
@@ -613,7 +616,8 @@ class Session:
 
         In a run that another process has begun, only the shards of this process are checked. Their
         indexes are checked even if a journal calls them durable, because no other process of the
-        run does so.
+        run does so. Whoever ends the run leaves out those that were checked within a day, so that
+        this may be interrupted.
 
         - `files`: content of the journals.
         - `trusts_journals`: whether indexes are not checked that a journal calls durable.
@@ -631,8 +635,12 @@ class Session:
             if self.only is not None:
                 done.intersection_update(np.flatnonzero(self.only).tolist())
             found.untrusted &= done
+            told = files if self.job.part is None else ()
+            before = partial(checked_before, self.directory, found.ledger, told)
             if not trusts_journals:
-                self._check(engine, found.ledger, done - found.untrusted, deep=False)
+                others = done - found.untrusted - before(deep=False)
+                self._check(engine, found.ledger, others, deep=False)
+            found.untrusted -= before(deep=True)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
         directory = self.directory
@@ -672,7 +680,8 @@ class Session:
     ) -> None:
         """Check shards, and mark those as missing that are bad or differ from the ledger.
 
-        With `deep`, inner chunks are decoded. Otherwise only the index is read.
+        With `deep`, inner chunks are decoded. Otherwise only the index is read. In a run that
+        another process has begun, the journal tells which are good, some thousand at a time.
         """
         if self.directory.is_written_over:  # the old array may have objects where this one is empty
             shards = [rank for rank in shards if ledger.nbytes[rank] > 0]
@@ -682,12 +691,18 @@ class Session:
         from shardwrite.read.inspection import inspect_shards
 
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
-        ranks = np.array(sorted(shards), dtype=np.int64)
-        table = inspect_shards(engine, array, ranks, deep=deep)
-        lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (
-            table.index_crcs != ledger.index_crcs[ranks]
-        )
-        ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+        every = np.array(sorted(shards), dtype=np.int64)
+        for ranks in np.split(every, range(_N_CHECKED, len(every), _N_CHECKED)):
+            table = inspect_shards(engine, array, ranks, deep=deep, in_full=False)
+            lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (
+                table.index_crcs != ledger.index_crcs[ranks]
+            )
+            ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+            good = ranks[ledger.is_done[ranks]]
+            if self.job.begun is not None and len(good):
+                line = Checked(as_runs(good), ledger.checksum(good), deep, self.directory.number)
+                path, level = str(self.work_path), self.job.durability
+                journal_for(path, self.driver, level).append(line.to_dict())
 
     def look_again(self, engine: Engine) -> int:
         """Compare each object that was written with the ledger, by its size and its index.

@@ -14,7 +14,6 @@ the directory, or is slow.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import shutil
@@ -22,14 +21,16 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwrite._version import __version__
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
+from shardwrite.records import Record
 from shardwrite.results import human, table_text
 from shardwrite.slurm.notes import write_note
+from shardwrite.stores.looking import parse_json
 
 _NETWORK = (
     "nfs",
@@ -47,7 +48,7 @@ _LATE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class Examination(Record):
     """What one rank found on its node."""
 
     rank: int  # number of the process in its step, and number of its node in the job
@@ -64,8 +65,9 @@ class Examination:
     # Directory for scratch files, and the types of the file systems of this directory and of the
     # examined directory
     directory_type: str
-    interfaces: list[str]  # names of the network interfaces
-    faults: list[str]  # what went wrong when file operations were tried in the examined directory
+    interfaces: tuple[str, ...]  # names of the network interfaces
+    # What went wrong when file operations were tried in the examined directory
+    faults: tuple[str, ...]
     # Longest time in seconds after which a file of another rank was seen
     delay_seconds: float = 0.0
 
@@ -84,8 +86,8 @@ def examine(directory: Path, environ: Mapping[str, str]) -> Examination:
         scratch=scratch,
         scratch_type=file_system(Path(scratch)),
         directory_type=file_system(directory),
-        interfaces=sorted(name for _, name in socket.if_nameindex()),
-        faults=_faults(directory),
+        interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
+        faults=tuple(_faults(directory)),
     )
 
 
@@ -135,9 +137,9 @@ def meet(
     deadline = time.monotonic() + patience_seconds
     try:
         place.mkdir(exist_ok=True)
-        write_note(place / f"found-{own.rank}", {**asdict(own)})
+        write_note(place / f"found-{own.rank}", own)
         delay = _wait(place, "found", n_ranks, deadline)
-        write_note(place / f"seen-{own.rank}", {**asdict(replace(own, delay_seconds=delay))})
+        write_note(place / f"seen-{own.rank}", replace(own, delay_seconds=delay))
         if own.rank:
             # Rank 0 sees another directory, or has given up and removed this one.
             if not (place / "found-0").exists():
@@ -149,7 +151,7 @@ def meet(
             for name in ("found", "seen")
             for path in place.glob(f"{name}-*")
         }
-        found = [Examination(**json.loads(path.read_bytes())) for path in last.values()]
+        found = [Examination.from_dict(parse_json(path.read_bytes())) for path in last.values()]
         shutil.rmtree(place)
     except OSError as error:
         raise StoreError(

@@ -7,7 +7,6 @@ the process that submitted it is gone.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
@@ -20,12 +19,33 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.host.resources import job_id
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.lease import is_alive, lease_times, this_process
+from shardwrite.journal.process import Process, process_in
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.plan import Stretch
-from shardwrite.stores.looking import as_store_error, is_there, listed, read_file
+from shardwrite.records import Record, rest
+from shardwrite.stores.looking import as_store_error, is_there, listed, parse_json, read_file
 
 JOBS_PREFIX = "jobs-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Record):
+    """What a file beside a run says of jobs. A torn one says nothing."""
+
+    _lenient = True
+
+    job: str = ""  # a job that works on the run
+    array: str = ""  # a job array that was submitted for it, and the job after that
+    finalize: str = ""
+    n_parts: int = 0  # number of parts of the job array; 0 if the note is of none
+    # Where the array lies among those that the job array cuts into parts together: decoded bytes
+    # before it, and of all
+    among: tuple[int, int] | None = None
+    driver: str = ""  # a driver's own job; empty if it is in none
+    workers: tuple[str, ...] | None = None  # jobs of a driver's workers; None if it is of no driver
+    has_ended: bool = False  # whether the driver has ended
+    process: Mapping[str, JSON] = rest()  # what identifies a driver, as in a lease
 
 
 def note_job(run_path: str | os.PathLike[str]) -> None:
@@ -43,16 +63,16 @@ def note_job(run_path: str | os.PathLike[str]) -> None:
         path = Path(run_path) / f"{JOBS_PREFIX}{job}-at-work.json"
         with as_store_error(str(path), "cannot write"):
             if not is_there(path):
-                write_note(path, {"job": job})
+                write_note(path, Note(job=job))
 
 
-def write_note(path: Path, facts: Mapping[str, JSON]) -> None:
+def write_note(path: Path, note: Record) -> None:
     """Write a small JSON file that appears whole.
 
     The file is not synced, so it is only for facts that may be lost in a power cut.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    draft.write_text(json.dumps(facts))
+    draft.write_bytes(note.to_json())
     os.rename(draft, path)
 
 
@@ -85,7 +105,7 @@ class Driver:
         path = _end_of(self.path)
         with as_store_error(str(path), "cannot write"), contextlib.suppress(FileNotFoundError):
             if self.is_alive and not is_there(path):
-                write_note(path, {"by": this_process().to_dict()})
+                write_note(path, this_process())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +143,9 @@ def record_jobs(
     if run is None:
         return
     among = among or submitted(run).among
-    place = {} if among is None else {"among": [among.before_nbytes, among.total_nbytes]}
-    write_note(
-        run.path / f"{JOBS_PREFIX}{array}.json",
-        {"array": array, "finalize": finalize, "n_parts": n_parts, **place},
-    )
+    place = None if among is None else (among.before_nbytes, among.total_nbytes)
+    note = Note(array=array, finalize=finalize, n_parts=n_parts, among=place)
+    write_note(run.path / f"{JOBS_PREFIX}{array}.json", note)
 
 
 class DriverNote:
@@ -158,13 +176,13 @@ class DriverNote:
 
     def keep(self, run: RunDirectory, workers: Sequence[str], *, has_ended: bool = False) -> None:
         """Write the note, with all workers."""
-        facts = {
-            **this_process().to_dict(),
-            "driver": job_id(os.environ),
-            "workers": list(workers),
-            "has_ended": has_ended,
-        }
-        write_note(_note_of(run.shared, self.name), facts)
+        note = Note(
+            process=this_process().to_dict(),
+            driver=job_id(os.environ) or "",
+            workers=tuple(workers),
+            has_ended=has_ended,
+        )
+        write_note(_note_of(run.shared, self.name), note)
         self._run_path, self._workers, self._touched = run.shared, list(workers), time.monotonic()
 
     @property
@@ -187,67 +205,49 @@ def submitted(run: RunDirectory) -> Submitted:
 
     Ids that are not numbers of jobs are left out, because they go to SLURM's commands.
     """
-    found: list[tuple[float, Path, bytes, Mapping[str, object]]] = []
+    found: list[tuple[float, Path, bytes, Note]] = []
     where = dict.fromkeys((run.shared, run.path))  # of the whole run, and of this array
     for path in (note for each in where for note in listed(each, JOBS_PREFIX, ".json")):
         # A note that is gone belongs to a run that has ended meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
             data = read_file(path)
             if data is not None:
-                found.append((path.stat().st_mtime, path, data, _parse(data)))
+                found.append((path.stat().st_mtime, path, data, _parsed(data)))
     found.sort(key=lambda note: note[0])
-    notes = [facts for *_, facts in found]
+    notes = [note for *_, note in found]
+    last = [note for note in reversed(notes) if note.n_parts]
+    places = [note.among for note in reversed(notes) if note.among is not None]
     return Submitted(
         drivers=tuple(
-            _driver(path, data, facts) for _, path, data, facts in found if "workers" in facts
+            _driver(path, data, note) for _, path, data, note in found if note.workers is not None
         ),
-        workers=tuple(job for facts in notes for job in _workers_in(facts)),
+        workers=tuple(job for note in notes for job in _numbers(note.workers or ())),
         others=_numbers(
-            facts[key] for facts in notes for key in ("array", "finalize", "job") if key in facts
+            job for note in notes for job in (note.array, note.finalize, note.job) if job
         ),
-        n_parts=next(
-            (n for facts in reversed(notes) if isinstance(n := facts.get("n_parts"), int)), 0
-        ),
-        among=next(
-            (among for facts in reversed(notes) if (among := _stretch_in(facts)) is not None), None
-        ),
+        n_parts=last[0].n_parts if last else 0,
+        among=Stretch(*places[0]) if places else None,
     )
 
 
-def _stretch_in(facts: Mapping[str, object]) -> Stretch | None:
-    found = facts.get("among")
-    if not isinstance(found, list) or len(found) != 2:
-        return None
-    start, stop = found
-    return Stretch(start, stop) if isinstance(start, int) and isinstance(stop, int) else None
-
-
-def _workers_in(facts: Mapping[str, object]) -> tuple[str, ...]:
-    """Jobs of a driver's workers."""
-    found = facts.get("workers")
-    return _numbers(found) if isinstance(found, list) else ()
-
-
-def _parse(data: bytes) -> Mapping[str, object]:
+def _parsed(data: bytes) -> Note:
     try:
-        facts = json.loads(data)
+        return Note.from_dict(parse_json(data))
     except ValueError:  # torn by a power cut
-        return {}
-    return facts if isinstance(facts, dict) else {}
+        return Note()
 
 
-def _numbers(jobs: Iterable[object]) -> tuple[str, ...]:
-    return tuple(str(job) for job in jobs if re.fullmatch(r"\d+(_\d+)?", str(job)))
+def _numbers(jobs: Iterable[str]) -> tuple[str, ...]:
+    return tuple(job for job in jobs if re.fullmatch(r"\d+(_\d+)?", job))
 
 
-def _driver(path: Path, data: bytes, facts: Mapping[str, object]) -> Driver:
-    job = _numbers([facts.get("driver")])
-    process = f"{facts.get('host', 'unknown')}:{facts.get('pid', 'unknown')}"
+def _driver(path: Path, data: bytes, note: Note) -> Driver:
+    who = process_in(data) or Process()
     return Driver(
         path,
         data,
-        job[0] if job else "",
-        _workers_in(facts),
-        process,
-        bool(facts.get("has_ended")),
+        next(iter(_numbers([note.driver])), ""),
+        _numbers(note.workers or ()),
+        f"{who.host or 'unknown'}:{who.pid or 'unknown'}",
+        note.has_ended,
     )

@@ -256,19 +256,38 @@ class ArrayJob:
       SLURM can take.
     """
 
-    src: str  # source, and store that is written
-    dst: str
+    src: str | tuple[str, ...]  # source, or one for each of several arrays
+    dst: str  # store that is written
     n_parts: int  # number of parts, and of tasks of the job array
     at_once: int = 0  # largest number of tasks that run at a time; 0 for no limit
     # Options of ``shardwrite write-part`` that say how to read the source, or options of the
     # conversion
     source_options: tuple[str, ...] = field(default=())
     name: str = ""  # path of the array in the store; empty if the store is the array
+    names: tuple[str, ...] = ()  # those of several arrays
     conversion: str = ""  # command of a conversion; empty for a write
 
     def __post_init__(self) -> None:
         what = "a number of tasks that a job array of SLURM can have"
         whole("n_parts", self.n_parts, what, most=_MAX_TASKS)
+
+    @property
+    def which(self) -> tuple[str, ...]:
+        """Words of a command line for the names of the arrays."""
+        one = ("--name", self.name) if self.name else ()
+        return ("--names", ",".join(self.names)) if self.names else one
+
+    @property
+    def source_line(self) -> str:
+        """Line of a script that has the source, or all of them."""
+        if isinstance(self.src, str):
+            return f"SRC={shlex.quote(self.src)}"
+        return f"SRC=({words(self.src)})"
+
+    @property
+    def source_word(self) -> str:
+        """The source, or all of them, in a later line."""
+        return '"$SRC"' if isinstance(self.src, str) else '"${SRC[@]}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +418,6 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         "--requeue",
         f"--signal=B:USR1@{settings.lead_seconds}",
     )
-    name = ("--name", job.name) if job.name else ()
     lines = [
         *head(settings, own),
         (
@@ -408,10 +426,10 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         ),
         "",
         *setup_lines(settings),
-        f"SRC={shlex.quote(job.src)}",
+        job.source_line,
         f"DST={shlex.quote(job.dst)}",
         f"PARTS={job.n_parts}",
-        f"OPTIONS=({words((*name, *job.source_options))})",
+        f"OPTIONS=({words((*job.which, *job.source_options))})",
         "",
         *thread_lines(),
         (
@@ -432,7 +450,7 @@ def _step_of(job: ArrayJob, n_requeues: int) -> str:
             f'"${{OPTIONS[@]}}" --requeue {n_requeues}'
         )
     return (
-        'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" '
+        f'exec shardwrite write-part {job.source_word} "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" '
         f'"${{OPTIONS[@]}}" --requeue {n_requeues}'
     )
 
@@ -455,8 +473,7 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
 
     If parts are missing, that job says which ones to submit again.
     """
-    name = ("--name", job.name) if job.name else ()
-    options = job.source_options if job.conversion else name
+    options = job.source_options if job.conversion else job.which
     last = replace(settings, job_name=f"{settings.job_name}-finalize")
     lines = [
         *head(last, ("--output=logs/%x-%j.out", "--requeue")),
@@ -466,7 +483,7 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
         ),
         "",
         *setup_lines(settings),
-        *([f"SRC={shlex.quote(job.src)}"] if job.conversion else []),
+        *([job.source_line] if job.conversion else []),
         f"DST={shlex.quote(job.dst)}",
         f"PARTS={job.n_parts}",
         f"OPTIONS=({words(options)})",

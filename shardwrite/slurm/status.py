@@ -172,7 +172,13 @@ def _status(target: Target, targets: Sequence[Target]) -> Status:
     begun = [look for look in looks if isinstance(look, _Look)]
     ids = dict.fromkeys(number for look in begun for number in look.ids)
     told = _told(list(ids), {number for look in begun for number in look.cut_short})
-    found = [look.status(told) if isinstance(look, _Look) else look for look in looks]
+    first = {look.run.shared: look for look in reversed(begun)}
+    found = [
+        look.status(told, counts=first[look.run.shared] is look)
+        if isinstance(look, _Look)
+        else look
+        for look in looks
+    ]
     if targets[:1] != [target]:
         return _together(target.label, found)
     return found[0] if len(found) == 1 else _with_spool(*found)
@@ -202,8 +208,11 @@ class _Look:
         """Ids of jobs whose processes have ended in the middle of a task."""
         return {slurm_job(history.job) for history in self.past if history.n_unended} - {""}
 
-    def status(self, told: _Told) -> Status:
-        """Progress of the run."""
+    def status(self, told: _Told, *, counts: bool) -> Status:
+        """Progress of the run on this array.
+
+        - `counts`: whether writers and failures of the run count here, and not for another array.
+        """
         plan, ledger, known, past = self.plan, self.ledger, self.known, self.past
         sizes = _decoded_sizes(plan)
         alive = {holder.driver for holder in self.holders}
@@ -231,10 +240,10 @@ class _Look:
             raw_nbytes=plan.raw_nbytes,
             done_nbytes=int(sizes[ledger.is_done].sum()),
             nbytes_per_second=sum(speeds.values()),
-            n_writers=len(alive),
+            n_writers=len(alive) if counts else 0,
             last_sign_seconds=min((h.age_seconds for h in self.holders), default=None),
             stragglers=[f"{who}, {human(speed)}/s" for who, speed in slow],
-            failures=_failures(past, alive, states),
+            failures=_failures(past, alive, states, counts=counts),
             n_parts=known.n_parts,
             parts_left=plan.parts_with(left, known.n_parts, known.among) if known.n_parts else [],
             jobs=jobs,
@@ -336,10 +345,10 @@ def _decoded_sizes(plan: Plan) -> Any:
 
 
 def _failures(
-    past: Sequence[History], alive: Collection[str], states: Mapping[str, str]
+    past: Sequence[History], alive: Collection[str], states: Mapping[str, str], *, counts: bool
 ) -> dict[str, int]:
     """Number of failures by cause, the most frequent first."""
-    causes = Counter(cause for history in past for cause in history.failures)
+    causes = Counter(cause for history in past for cause in history.failures if counts)
     causes.update(_ENDINGS[state] for state in states.values() if state in _ENDINGS)
     for history in past:
         state = states.get(slurm_job(history.job), "")

@@ -714,6 +714,11 @@ class ScaleSteps(ArraySteps):
         if found is not None:
             merged_info(read_volume(found[0].place), found[1])
 
+    def among_others(self, target: Target, run_dir: Any) -> Target:
+        """See :meth:`ArraySteps.among_others`: its volume is no group of Zarr."""
+        places = places_around(target, run_dir)
+        return target if places is None else places.scale
+
     def prepare(
         self, job: Job, target: Target, engine: Engine, run_dir: Any, stripe_count: int | None
     ) -> None:

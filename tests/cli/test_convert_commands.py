@@ -155,7 +155,7 @@ def test_in_parts(group, monkeypatch):
     assert (found.exit_code, json.loads(found.output)["n_shards"]) == (85, 7)
     done = run("shard", *how, "--part", "1/3", "--json")
     assert 0 < json.loads(done.output)["n_shards"] < 7
-    done = run("shard", *how, "--finalize", "--json")
+    done = run("shard", *how, "--finalize", "--trust-journals", "--json")
     assert json.loads(done.output)["n_shards"] == 7
     assert json.loads(run("slurm", "status", "n", "--json").output)["is_whole"]
     for name, n in (("a", 100), ("b/c", 40)):
@@ -195,6 +195,8 @@ def test_each_command_has_parts(group):
         (["--parts", 3], "go with --finalize"),
         (["--part", "0/2", "--resubmit", "x"], "go with --finalize"),
         (["--part", "0/2", "--workers", 2], "--workers does not go with --part"),
+        (["--part", "0/2", "--trust-journals"], "--trust-journals goes with --finalize"),
+        (["--trust-journals", "--submit"], "--trust-journals"),
         (["--init", "--dry-run"], "--dry-run does not go with --init"),
         (["--finalize", "--restart"], "go with --init"),
         (["--part", "2/2"], "counted from 0"),

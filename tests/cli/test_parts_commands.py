@@ -65,6 +65,13 @@ def test_from_begin_to_end(begun, monkeypatch):
         assert run(*again).exit_code == 0
 
 
+def test_a_source_that_the_plan_names_need_not_be_given_again(begun):
+    done = run("write-part", "x.zarr", "0/1", "--json")
+    assert json.loads(done.output)["n_shards"] == 64, done.output
+    assert run("finalize", "x.zarr").exit_code == 0
+    np.testing.assert_array_equal(shardwrite.open_sharded("x.zarr")[...], VALUES)
+
+
 @pytest.mark.compat
 @pytest.mark.parametrize(
     ("part", "words"),

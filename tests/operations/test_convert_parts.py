@@ -147,6 +147,24 @@ def test_finalize_reads_journals_once_however_many_arrays_there_are(tmp_path, ca
     assert n_lists[0] == n_lists[1]
 
 
+@pytest.mark.parametrize("trusts", [False, True])
+def test_finalize_reads_no_index_again_if_it_trusts_journals(tmp_path, tree, monkeypatch, trusts):
+    new, opened, real = tmp_path / "new", [], os.open
+    begin(tree, new, 2)
+    all_parts(tree, new, 2, 2)
+
+    def open_(name, *rest, **more):
+        opened.append(os.fspath(name))
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_)
+    shardwrite.finalize_conversion(tree, new, 2, trust_journals=trusts)
+    shards = {str(path) for path in new.glob("**/c/*/*")}
+    assert len(shards) == 18
+    assert len(shards & {*opened}) == (0 if trusts else 18)
+    assert without_receipts(new) == bytes_of_whole(tmp_path, tree, 2)
+
+
 def tree_of(n, path):
     root = zarr.create_group(path)
     for k in range(n):

@@ -44,6 +44,24 @@ def on_machine(monkeypatch):
     return become
 
 
+@pytest.fixture
+def opened(monkeypatch):
+    """Paths that were opened."""
+    found, real = [], os.open
+
+    def open_(name, *rest, **more):
+        found.append(os.fspath(name))
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_)
+    return found
+
+
+def read_of(path, opened):
+    """Number of shards that were opened."""
+    return len({str(shard) for shard in path.glob("c/*/*")} & {*opened})
+
+
 @pytest.mark.parametrize("strategy", ["morton", "append-only"])
 def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machine, strategy):
     with dask.config.set(num_workers=2):
@@ -194,20 +212,13 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
 
 
 @pytest.mark.parametrize("trusts", [False, True])
-def test_finalize_reads_no_index_again_if_it_trusts_journals(tmp_path, x, monkeypatch, trusts):
+def test_finalize_reads_no_index_again_if_it_trusts_journals(tmp_path, x, opened, trusts):
     path = tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
     shardwrite.write_part(x, path, 0, 1)
-    opened, real = [], os.open
-
-    def open_(name, *rest, **more):
-        opened.append(os.fspath(name))
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(os, "open", open_)
+    opened.clear()
     assert shardwrite.finalize(path, trust_journals=trusts).n_shards == 144
-    shards = {str(shard) for shard in path.glob("c/*/*")}
-    assert len(shards & {*opened}) == (0 if trusts else 144)
+    assert read_of(path, opened) == (0 if trusts else 144)
 
 
 def test_directories_are_synced_by_those_above_them(tmp_path, x, monkeypatch):
@@ -343,3 +354,73 @@ def test_the_configuration_of_dask_is_not_changed(tmp_path):
         shardwrite.write_part(x, tmp_path / "x.zarr", 0, 1)
         shardwrite.finalize(tmp_path / "x.zarr")
     assert seen == {"sync"}
+
+
+class KilledError(BaseException):
+    """As SIGKILL: nothing is tidied."""
+
+
+def begun_and_written(path, x, n_parts=1):
+    shardwrite.prepare(x, path, shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
+    for k in range(n_parts):
+        shardwrite.write_part(x, path, k, n_parts)
+
+
+@seams.checked_at_a_time(40)
+def test_a_killed_finalize_goes_on_where_it_was(tmp_path, x, opened, monkeypatch):
+    path = tmp_path / "x"
+    begun_and_written(path, x)
+    told = []
+
+    def kill(_, line):
+        told.append("checked" in line)
+        if sum(told) == 3:
+            raise KilledError
+
+    with monkeypatch.context() as patch, seams.dying_by(KilledError):
+        seams.before(patch, "append to the log", kill)
+        with pytest.raises(KilledError):
+            shardwrite.finalize(path)
+    assert read_of(path, opened) == 120
+    opened.clear()
+    assert shardwrite.finalize(path).n_shards == 144
+    assert read_of(path, opened) == 144 - 80
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], VALUES)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_parts_check_for_finalize_but_only_for_a_day(tmp_path, x, opened, late):
+    """A job array that is submitted again checks what it has written, part by part."""
+    path = tmp_path / "x"
+    begun_and_written(path, x, 3)
+    for k in range(3):
+        opened.clear()
+        part = shardwrite.write_part(x, path, k, 3)
+        assert read_of(path, opened) == part.n_resumed_shards == part.n_shards
+    bad = path / "c" / "0" / "0"
+    bad.unlink()
+    again = shardwrite.write_part(x, path, 0, 3)
+    assert again.n_shards - again.n_resumed_shards == 1, "a part always looks, and heals"
+    if late:
+        for log in seams.logs_of(path):
+            age = log.stat().st_mtime - 90_000
+            os.utime(log, (age, age))
+    opened.clear()
+    assert shardwrite.finalize(path, n_parts=3).n_shards == 144
+    assert read_of(path, opened) == (144 if late else 0)
+
+
+def test_a_shard_that_was_written_again_is_checked_again(tmp_path, x, opened):
+    """What was noted is true of other bytes."""
+    path = tmp_path / "x"
+    begun_and_written(path, x)
+    shardwrite.write_part(x, path, 0, 1)
+    (log,) = (log for log in seams.logs_of(path) if b'"checked"' in log.read_bytes())
+    lines = seams.read_lines(log)
+    for line in lines:
+        if "checked" in line:
+            line["facts_crc32c"] ^= 1
+    seams.write_lines(log, lines)
+    opened.clear()
+    assert shardwrite.finalize(path).n_shards == 144
+    assert read_of(path, opened) == 144

@@ -338,6 +338,77 @@ def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, comm
     assert "nothing was begun for" in printed(*shlex.split(line)[1:], code=85)
 
 
+def test_several_arrays_are_submitted_watched_and_finished(cluster):
+    """One job array over all of them, one status, one cancel, and one end."""
+    arrays = {"raw": np.arange(1, 64 * 64 + 1, dtype="u4").reshape(64, 64), "img/b c": None}
+    arrays["img/b c"] = arrays["raw"][:32].astype("u2")
+    for n, x in enumerate(arrays.values()):
+        np.save(f"x {n}.npy", x)
+    submitted = ["write", "x 0.npy", "x 1.npy", "n", "--names", ",".join(arrays), "--submit"]
+    submitted += [*SIZES, "--source-chunks", 16, "--at-once", 2]
+    dry = printed(*submitted, "--dry-run")
+    assert not Path("n").exists(), "nothing was begun"
+    said = json.loads(printed(*submitted, "--json"))
+    assert (said["array"], said["finalize"], said["parts"]) == ("41", "42", 4)
+    where = Path(said["directory"])
+    assert (where / "array.sbatch").read_text() in dry
+    assert "job 41 PENDING" in printed(*submitted, code=1)
+    found = json.loads(printed("slurm", "status", "n", "--json", code=85))
+    assert (found["n_parts"], found["parts_left"]) == (4, [0, 1, 2, 3])
+    assert (found["n_shards"], found["n_done_shards"]) == (16 + 8, 0)
+    words = words_of(where / "array.sbatch")
+    for part in (0, 3):
+        printed(*(word.replace("PART", str(part)) for word in words))
+    assert json.loads(printed("slurm", "status", "n", "--json", code=85))["parts_left"] == [1, 2]
+    assert "41, 42" in printed("slurm", "cancel", "n")
+    said = printed(*words_of(where / "finalize.sbatch"), code=85)
+    line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+    printed(*shlex.split(line)[1:])
+    assert " --array=1-2%2 " in (cluster / "submitted").read_text().splitlines()[-2]
+    printed("slurm", "cancel", "n")
+    assert json.loads(printed(*submitted, "--json"))["array"] == "45", "the same again goes on"
+    printed("slurm", "cancel", "n")
+    for part in range(4):
+        printed(*(word.replace("PART", str(part)) for word in words))
+    printed(*words_of(where / "finalize.sbatch"))
+    assert json.loads(printed("slurm", "status", "n", "--json"))["is_whole"]
+    for name, x in arrays.items():
+        np.testing.assert_array_equal(shardwrite.open_sharded(f"n/{name}")[...], x)
+    assert json.loads(printed(*words_of(where / "finalize.sbatch"), "--json"))[0]["n_shards"] == 16
+
+
+def test_scripts_of_several_arrays(cluster):
+    """What a program of the user's has begun is written by the same scripts."""
+    plan = shardwrite.plan(np.ones((64, 64), "u4"), shards=16, chunks=8)
+    sources = [open_source("x.npy")] * 2
+    shardwrite.prepare(sources, "n", [plan, plan], names=["a", "b"])
+    words = ["--names", "a,b", "--parts", 1, "--accept-source"]
+    for kind in ("array", "finalize"):
+        Path(f"{kind}.sbatch").write_text(
+            printed("slurm", "script", kind, "x.npy", "x.npy", "n", *words)
+        )
+    said = printed(*(word.replace("PART", "0") for word in words_of(Path("array.sbatch"))))
+    assert said.count("16 files") == 2
+    assert printed(*words_of(Path("finalize.sbatch"))).count("16 files") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["write", "x.npy", "x.npy", "n", "--submit"], "give --names"),
+        (["write", "x.npy", "n", "--names", "a,b", "--submit"], "2 names are given, and 1 sources"),
+        (["write", "x.npy", "x.npy", "n", "--names", "a,b"], "--names goes with --submit"),
+        (["init", "x.npy", "x.npy", "n"], "give --names"),
+        (["write-part", "x.npy", "n", "0/2", "--names", "a,b"], "2 names are given"),
+        (["write-part", "n", "0/2", "--names", "a,b", "--dry-run"], "a part of one array"),
+        (["slurm", "script", "allocation", "x", "x", "n", "--names", "a,b"], "for array and"),
+    ],
+)
+def test_what_of_several_arrays_is_refused(cluster, words, said):
+    assert said in " ".join(printed(*words, code=2).split())
+    assert not Path("n").exists()
+
+
 def words_of(script):
     """Arguments of the program in a script, as bash reads them; of task PART."""
     text = script.read_text().replace("exec shardwrite", "printf '%s\\n'")
