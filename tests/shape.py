@@ -244,6 +244,27 @@ def show(texts: dict[str, str], *, names_leaks: bool) -> str:
     return "\n".join(lines)
 
 
+# Files of the core that keep the state of runs, and that plan, begin and execute them.
+FAMILIES = {
+    "run state": ["journal/*", "place/run_state.py"],
+    "  in a bucket": ["journal/bucket_*", "journal/state_*", "journal/deadline.py"],
+    "runs": ["runs/*"],
+}
+
+
+def show_families(texts: dict[str, str]) -> str:
+    """The counts of the files that keep the state of runs, and of those that execute them."""
+    lines = [f"{'':18}" + "".join(f"{head:>11}" for head in (*HEADS, "short"))]
+    for family, patterns in FAMILIES.items():
+        own = [
+            counts_of(text)
+            for name, text in texts.items()
+            if home(name)[0] == "core" and any(fnmatch(name, each) for each in patterns)
+        ]
+        lines.append(line_of(family, sum(own, Counter())))
+    return "\n".join(lines)
+
+
 PATCHES = ("setattr", "object", "multiple", "patch")  # calls that put something else in a place
 
 
@@ -346,11 +367,14 @@ def main() -> None:
     parser.add_argument(
         "--tests", action="store_true", help="count names in tests that are not public"
     )
+    parser.add_argument("--runs", action="store_true", help="only what keeps and executes runs")
     parser.add_argument("--names", action="store_true", help="and tell them")
     chosen = parser.parse_args()
     with tree_of(chosen.commit) as root:
         if chosen.tests:
             print(show_tests(root, names_them=chosen.names))
+        elif chosen.runs:
+            print(show_families(texts_of(root)))
         else:
             print(show(texts_of(root), names_leaks=chosen.leaks))
 
