@@ -260,7 +260,7 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
     text, level = job.plan.metadata.text, job.durability
     run, _ = begin_one(job.target, intent, text, restart=False, durability=level)
     session = Session(job, run, "driver", Ledger(plan.metadata.grid))
-    run.make_room("full", "driver")
+    run.make_room("full", "driver", set())
     admit(run.path, session.driver)
     graph, keys = session.graph("all", LocalEngine("sync")).fused(range(plan.partition.n_groups))
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
