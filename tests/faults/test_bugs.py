@@ -47,6 +47,7 @@ CAUGHT_BY = {
     ),
     "removed-by-path": "tests/journal/test_changes_in_place.py::test_a_shard_is_erased_by_its_own_run_alone",
     "empty-taken-for-lost": "tests/operations/test_bad_input.py::test_a_faulty_block",
+    "check-of-other-bytes-believed": "tests/operations/test_parts.py::test_a_shard_that_was_written_again_is_checked_again",
     "journal-trusted-by-finalize": "tests/operations/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
     "plan-of-this-machine": "tests/operations/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
     "array-given-up-in-passing": (
