@@ -238,7 +238,7 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
 
     Arrays are published together, and groups after them. Consolidated metadata come last, where the
     source has such metadata. Files that dead processes have left are removed. A shard that was
-    checked within a day is not checked again, as with :func:`finalize`.
+    checked within a day is not read again unless it has changed, as with :func:`finalize`.
 
     Returns
     -------

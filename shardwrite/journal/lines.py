@@ -131,6 +131,8 @@ class Checked(Record):
     checked: tuple[tuple[int, int], ...]
     # crc32c of what the ledger has of these shards; see `Ledger.checksum`
     facts_crc32c: Annotated[int, range(2**32)]
+    # When the look began, by the clock of the file system of the run, in seconds since 1970
+    since: Annotated[float, _TIME]
     deep: bool = False  # whether all of their inner chunks were decoded, and not only indexes read
     output: int = 0  # number of the array among those of the run
 

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal import lease
@@ -196,22 +199,23 @@ def _parse(run: RunDirectory, path: Path, n_shards: int) -> JournalFile:
 
 def checked_before(
     run: RunDirectory, ledger: Ledger, files: Iterable[JournalFile], *, deep: bool
-) -> set[int]:
-    """Ranks of shards that a process has found to be what the ledger says, within a day.
+) -> npt.NDArray[np.float64]:
+    """When each shard was last found to be what the ledger says; 0 if that was not within a day.
 
-    - `deep`: only those whose inner chunks were decoded, on this host since it was last started.
+    - `deep`: only looks that decoded inner chunks, on this host since it was last started.
+    - Returns: times when looks began, by the clock of the file system of the run.
     """
-    found = set[int]()
+    found = np.zeros(ledger.grid.n_shards)
     told = [file for file in files if file.checked and (file.is_of_this_boot or not deep)]
     now = file_system_time(run.shared) if told else 0.0
-    for file in (file for file in told if now - file.changed <= _CHECK_SECONDS):
-        for line in file.checked:
-            if line.output != run.number or line.deep < deep:
-                continue
-            with contextlib.suppress(ValueError):  # ranks of no shards here
-                ranks = from_runs(line.checked, ledger.grid.n_shards)
-                if ledger.checksum(ranks) == line.facts_crc32c:
-                    found.update(ranks.tolist())
+    for line in (line for file in told for line in file.checked):
+        is_recent = 0 <= now - line.since <= _CHECK_SECONDS
+        if line.output != run.number or line.deep < deep or not is_recent:
+            continue
+        with contextlib.suppress(ValueError):  # ranks of no shards here
+            ranks = from_runs(line.checked, ledger.grid.n_shards)
+            if ledger.checksum(ranks) == line.facts_crc32c:
+                found[ranks] = np.maximum(found[ranks], line.since)
     return found
 
 

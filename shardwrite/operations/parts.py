@@ -455,8 +455,8 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
     """Check the index of every shard, and publish the array if it is whole.
 
     The call may be interrupted, and made again: a shard that was checked within a day is not
-    checked again. That includes shards that :func:`write_part` has checked, which it does where it
-    finds them written.
+    read again unless it has changed since. That includes shards that :func:`write_part` has
+    checked, which it does where it finds them written.
 
     A scale of a volume of Neuroglancer then enters the ``info`` of its volume. If its hash scatters
     the chunks, shards that no part has gathered are gathered first. Files that dead processes have

@@ -262,6 +262,19 @@ def _size_of(store: Store, key: str) -> int:
     return -1 if size is None else size
 
 
+def change_times(
+    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """When the files of some shards were changed, as `os.stat` tells it; 0 where there is none."""
+    seconds, nanoseconds = np.divmod(of_objects(engine, array, ranks, change_time_of), 10**9)
+    return seconds + 1e-9 * nanoseconds
+
+
+def change_time_of(store: Store, key: str) -> int:
+    """See :meth:`Store.change_time`."""
+    return store.change_time(key)
+
+
 def of_objects(
     engine: Engine,
     array: ShardedArray,

@@ -59,7 +59,6 @@ from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.result import WriteResult, filled_in, finished, incomplete
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.seams import resolve
-from shardwrite.stores.base import Store
 from shardwrite.stores.looking import parse_document, read_limit
 from shardwrite.write.context import GroupReport
 
@@ -448,10 +447,10 @@ class SourceWatch:
         if not self._is_watched:
             return 0
         session, source = self.session, self._source
-        from shardwrite.read.inspection import of_objects, ranks_of_objects  # for copies
+        from shardwrite.read.inspection import change_time_of, of_objects, ranks_of_objects
 
         ranks = ranks_of_objects(source, str(source.store.local_root))
-        times = of_objects(engine, source, ranks, _change_time_of)
+        times = of_objects(engine, source, ranks, change_time_of)
         is_again = self._since is not None
         since = begun_at(session.directory.path) if self._since is None else self._since
         changed = ranks[times > since]
@@ -503,10 +502,6 @@ def _refusal(key: str, what: str) -> StoreError:
         key=key,
         errno=errno.ESTALE,
     )
-
-
-def _change_time_of(store: Store, key: str) -> int:
-    return store.change_time(key)
 
 
 # ---- Computation

@@ -32,6 +32,7 @@ from shardwrite.grid import Box, Shape, unravel
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.lease import file_system_time
 from shardwrite.journal.ledger import Ledger, as_runs, elements_in_shards
 from shardwrite.journal.lines import Checked, Entry, cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
@@ -616,8 +617,8 @@ class Session:
 
         In a run that another process has begun, only the shards of this process are checked. Their
         indexes are checked even if a journal calls them durable, because no other process of the
-        run does so. Whoever ends the run leaves out those that were checked within a day, so that
-        this may be interrupted.
+        run does so. Whoever ends the run leaves out those that were checked within a day and have
+        not changed since, so that this may be interrupted.
 
         - `files`: content of the journals.
         - `trusts_journals`: whether indexes are not checked that a journal calls durable.
@@ -636,11 +637,13 @@ class Session:
                 done.intersection_update(np.flatnonzero(self.only).tolist())
             found.untrusted &= done
             told = files if self.job.part is None else ()
-            before = partial(checked_before, self.directory, found.ledger, told)
             if not trusts_journals:
-                others = done - found.untrusted - before(deep=False)
+                others = done - found.untrusted
+                others -= self._still_good(engine, found.ledger, others, told, deep=False)
                 self._check(engine, found.ledger, others, deep=False)
-            found.untrusted -= before(deep=True)
+            found.untrusted -= self._still_good(
+                engine, found.ledger, found.untrusted, told, deep=True
+            )
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
         directory = self.directory
@@ -675,6 +678,37 @@ class Session:
             found.peaks = ledger.peaks
             ledger.take(found, np.flatnonzero(found.is_done).tolist())
 
+    def _still_good(
+        self,
+        engine: Engine,
+        ledger: Ledger,
+        shards: Collection[int],
+        files: Sequence[JournalFile],
+        *,
+        deep: bool,
+    ) -> set[int]:
+        """Those of some shards that were checked within a day, and have not changed since.
+
+        The file system tells when a file was changed. In another store, a list tells which are
+        there.
+        """
+        since = checked_before(self.directory, ledger, files, deep=deep)
+        ranks = np.array(sorted(shards), dtype=np.int64)
+        ranks = ranks[since[ranks] > 0]
+        if not len(ranks):
+            return set()
+        from shardwrite.read.array import ShardedArray  # of shards that are there
+        from shardwrite.read.inspection import change_times, ranks_of_objects
+
+        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        is_stored = ledger.nbytes[ranks] > 0
+        if array.store.has_mtime:
+            changed = change_times(engine, array, ranks)
+            is_good = (changed < since[ranks]) & ((changed > 0) | ~is_stored)
+        else:
+            is_good = np.isin(ranks, ranks_of_objects(array, self.job.target.label)) | ~is_stored
+        return set(ranks[is_good].tolist())
+
     def _check(
         self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool
     ) -> None:
@@ -693,6 +727,7 @@ class Session:
         array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         every = np.array(sorted(shards), dtype=np.int64)
         for ranks in np.split(every, range(_N_CHECKED, len(every), _N_CHECKED)):
+            since = 0.0 if self.job.begun is None else file_system_time(self.work_path)
             table = inspect_shards(engine, array, ranks, deep=deep, in_full=False)
             lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (
                 table.index_crcs != ledger.index_crcs[ranks]
@@ -700,7 +735,9 @@ class Session:
             ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
             good = ranks[ledger.is_done[ranks]]
             if self.job.begun is not None and len(good):
-                line = Checked(as_runs(good), ledger.checksum(good), deep, self.directory.number)
+                line = Checked(
+                    as_runs(good), ledger.checksum(good), since, deep, self.directory.number
+                )
                 path, level = str(self.work_path), self.job.durability
                 journal_for(path, self.driver, level).append(line.to_dict())
 
