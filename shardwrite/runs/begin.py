@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,8 @@ from shardwrite.write.context import Scratch, probe_here
 
 if TYPE_CHECKING:
     from shardwrite.journal.parts import PartDirectory
+    from shardwrite.place.base import Place
+    from shardwrite.place.objects import InStore
 
 # ---- Scratch: room on the disks of workers for shards that wait there
 
@@ -117,6 +119,8 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     - Raises RunEndedError if another process ends a run in the meantime.
     """
     _check_apart(jobs)
+    if len(jobs) > 1:
+        _check_not_nested(jobs)
     for job in jobs:
         check_needs(job, engine)
     if any(job.options.mode != "w-" or job.options.publish == "first" for job in jobs):
@@ -418,6 +422,30 @@ def _check_apart(jobs: Sequence[Job]) -> None:
                 field="regions",
                 value=[None if at is None else at.bounds for at in regions],
                 remedy="write them in two calls, or cut them where shards meet",
+            )
+
+
+def _check_not_nested(jobs: Sequence[Job]) -> None:
+    """Refuse arrays of which one would lie inside another; `check_target` sees those that exist."""
+    real = cache(os.path.realpath)
+
+    def where(place: Place) -> str:
+        if isinstance(place, Directory):
+            return os.path.join(real(place.path.parent), place.path.name)
+        store = cast("InStore", place)
+        return "/".join(filter(None, (store.base.token.rstrip("/"), store.name)))
+
+    made = {where(job.target.place): job.target.label for job in jobs if job.makes_array}
+    for path, label in made.items():
+        parts = path.split("/")
+        around = ("/".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+        outer = next((made[one] for one in around if one in made), None)
+        if outer is not None:
+            raise SpecError(
+                f"would lie inside the array {outer}, which this call makes, too",
+                field="store",
+                value=label,
+                remedy="give a path outside of it, or a group for both",
             )
 
 

@@ -640,6 +640,16 @@ def test_stores_of_one_kind_are_not_one_place(x):
         shardwrite.store([x, x], [stores[0], stores[0]], mode="w", **SIZES)
 
 
+def test_one_call_makes_no_array_inside_another(x, tmp_path):
+    for store in (tmp_path / "h", MemoryStore()):
+        for names in (["x", "a", "a/b"], ["a/b/c", "a"], [None, "b"]):
+            with pytest.raises(SpecError, match=r"would lie inside the array .*this call makes"):
+                shardwrite.store([x] * len(names), [store] * len(names), names=names, **SIZES)
+        results = shardwrite.store([x, x], [store, store], names=["a", "ab"], **SIZES)
+        assert all(result.n_shards for result in results)
+    assert sorted(path.name for path in (tmp_path / "h").iterdir()) == ["a", "ab", "zarr.json"]
+
+
 def test_what_needs_more_of_a_store_says_so_first(x):
     store = FsspecStore.from_url("memory://lacking")
     x.to_sharded_zarr(store, name="x", **SIZES)
