@@ -476,7 +476,11 @@ class Consumer:
         self._look_at_source()
         self._run = run
         self._state.hide()
-        done = np.flatnonzero(ledger.is_done & ~self._is_checked)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Compare all shards that are done, also those whose reports did not come, and remove."""
+        done = np.flatnonzero(self._ledger.is_done & ~self._is_checked)
         for first in range(0, len(done), _MOST_AT_ONCE):
             self._consume(done[first : first + _MOST_AT_ONCE])
         self._remove(np.flatnonzero(self._is_there))
@@ -643,7 +647,10 @@ def execute_consuming(
             consumer.begin(session.ledger, session.directory, deep=job.options.recheck)
             if session.ledger.n_done != n_before:
                 session.note_resumed()
-        (result,) = run.execute(on_commit=consumer.took)
+        run.execute(on_commit=consumer.took, publish=False)
+        if run.sessions:
+            consumer.catch_up()
+        (result,) = run.finish()
     if not run.sessions:
         array = ShardedArray(job.plan.metadata, job.target.store)
         ledger = Ledger(job.plan.metadata.grid)

@@ -20,6 +20,7 @@ import shardwrite
 from shardwrite import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.convert.removal import Listed
+from shardwrite.engines import LocalEngine, Stopped
 
 sys.path.insert(0, str(Path(__file__).parent))
 import seams
@@ -438,4 +439,24 @@ def test_an_array_that_was_consumed_since_it_was_planned(tmp_path):
         shardwrite.shard(src, dst, shards=2, consume=True)
     assert tidy(tmp_path) == ["b.zarr"]
     assert shardwrite.shard(src, dst, shards=2, consume=True).is_skipped
+    same(zarr.open_array(dst, mode="r")[...], VALUES)
+
+
+def test_a_call_that_is_stopped_while_its_last_shards_are_in_flight_removes_the_source(
+    tmp_path, monkeypatch
+):
+    """The reports of its tasks do not come, but their journal lines do."""
+    src, dst = flat(tmp_path / "a"), tmp_path / "b"
+    run = LocalEngine.run
+
+    def run_until_stopped(self, graph, keys, on_result, explain=None):
+        if not any("shardwrite-write" in str(key) for key in keys):
+            run(self, graph, keys, on_result, explain)
+            return
+        run(self, graph, keys, lambda *_: None, explain)
+        raise Stopped
+
+    monkeypatch.setattr(LocalEngine, "run", run_until_stopped)
+    assert again(src, dst).n_removed == 11
+    assert tidy(tmp_path) == ["b"]
     same(zarr.open_array(dst, mode="r")[...], VALUES)
