@@ -420,9 +420,13 @@ def incomplete(
     grid = metadata.grid
     names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
     listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
+    what = (
+        f"is not whole: {len(missing):,} of {grid.n_shards:,} shards are not committed ({listed})"
+        if names
+        else "is not finished, although all of its shards are committed"
+    )
     return IncompleteError(
-        f"{target.label} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not "
-        f"committed ({listed}); {remedy}",
+        f"{target.label} {what}; {remedy}",
         missing=names,
         parts=parts,
         n_written=n_written,

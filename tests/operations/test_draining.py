@@ -117,6 +117,16 @@ def test_an_array_whose_last_shards_were_in_flight_is_published(tmp_path, x, mon
     np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], VALUES)
 
 
+def test_a_copy_that_is_stopped_before_its_last_look_says_what_is_left(tmp_path, x, monkeypatch):
+    x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    drain_after(monkeypatch, 36)
+    with pytest.raises(IncompleteError, match="is not finished, although all of its shards"):
+        shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=2)
+    seams.forget_stop()
+    shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=2)
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "y")[...], VALUES)
+
+
 PROGRAM = f"""
 import os, signal, sys, time
 sys.path.insert(0, {os.path.dirname(__file__)!r})
