@@ -25,6 +25,7 @@ from shardwrite.cli.common import (
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     MEMORY_OF_A_THREAD,
+    SOURCE_NAMES,
     dry_run_option,
     durability_option,
     json_option,
@@ -34,6 +35,7 @@ from shardwrite.cli.options import (
     option_of,
     options_of,
     overwrite_option,
+    refuse,
     requeue_option,
     restart_option,
     source_options,
@@ -253,6 +255,7 @@ def _opened_for_part(
 ) -> tuple[Any, Any]:
     """The source of a part and its identity, or lists of them; None if there are none."""
     if not sources:
+        refuse({*SOURCE_NAMES, "axes"} - {"accept_source"}, "goes with SRC")
         return None, None
     check_sources(sources, several)
     found = [open_as_dask(source, dict(options), as_source=True) for source in sources]

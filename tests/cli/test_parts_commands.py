@@ -72,6 +72,13 @@ def test_a_source_that_the_plan_names_need_not_be_given_again(begun):
     np.testing.assert_array_equal(shardwrite.open_sharded("x.zarr")[...], VALUES)
 
 
+def test_options_for_a_source_that_is_not_given_are_refused(begun):
+    for option in (["--axes", "yx"], ["--source-chunks", "9"], ["--source-id", "it"]):
+        done = run("write-part", "x.zarr", "0/1", *option)
+        assert done.exit_code == 2
+        assert f"{option[0]} goes with SRC" in done.output
+
+
 @pytest.mark.compat
 @pytest.mark.parametrize(
     ("part", "words"),
