@@ -76,7 +76,8 @@ class PartsKeywords(StateKeywords, NamesKeywords, NameKeywords):
     HELP: ClassVar[Mapping[str, str]] = {
         "names": """Paths of several arrays in `store`, which are cut into parts together. Then
         there is a source for each of them, and where it is asked for, a plan and an identifier.
-        None stands for an array that is the store itself; `store` may then be a list, too.""",
+        The cuts depend on the order, so give all calls the same names in the same order. None
+        stands for an array that is the store itself; `store` may then be a list, too.""",
     }
 
 
