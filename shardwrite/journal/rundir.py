@@ -288,7 +288,8 @@ class RunDirectory:
         is_new = not replaces and not self.target.recovers
         with self._told_of_takeover():
             if above is not None and above in plain:
-                level = "none"
+                # An old array that is set aside has no other name until that is durable.
+                level = durability if replaces else "none"
             elif not self.withdraw(durability, driver, self._is_unpublished):
                 plain.add(above)
             self.target.place.make_room(self, level, replaces=replaces, is_new=is_new)
