@@ -14,7 +14,7 @@ WIDTHS = [60, 80, 120]
 # Options with a value that have no default: without them, something is not done or not known.
 OFF = {
     *("--against", "--append", "--attributes", "--cluster", "--dataset", "--dtype", "--exclude"),
-    *("--grid", "--html", "--include", "--jobs", "--manifest", "--name", "--part"),
+    *("--grid", "--html", "--include", "--jobs", "--manifest", "--name", "--names", "--part"),
     *("--parts", "--png", "--program", "--region", "--requeue", "--resubmit", "--run-dir"),
     *("--sbatch", "--scheduler", "--setup", "--shape", "--source", "--while-growing", "--workers"),
 }

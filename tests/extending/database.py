@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 import uuid
 
+from shardwrite import StoreError
 from shardwrite.stores import Capability, WholeStore
-from shardwrite.stores.base import changed_meanwhile, check_key
 from shardwrite.stores.whole import SnapshotReader
 
 TABLE = "create table if not exists objects (name text primary key, data blob, version text)"
@@ -54,18 +55,18 @@ class DatabaseStore(WholeStore):
     def create_new(self, key, data):
         if Capability.EXCLUSIVE not in self.capabilities:
             return super().create_new(key, data)
-        return self._created(self.prefix + check_key(key), data)
+        return self._created(self.prefix + key, data)
 
     def replace_object(self, name, data, version):
         if version is None:
             if not self._created(name, data):
-                raise changed_meanwhile(name)
+                raise StoreError("another version stands there", key=name, errno=errno.ESTALE)
             return
         new = (
             "update objects set data = ?, version = ? where name = ? and version = ? returning name"
         )
         if not self.run(new, bytes(data), uuid.uuid4().hex, name, version):
-            raise changed_meanwhile(name)
+            raise StoreError("another version stands there", key=name, errno=errno.ESTALE)
 
     def _created(self, name, data):
         new = "insert into objects values (?, ?, ?) on conflict do nothing returning name"
