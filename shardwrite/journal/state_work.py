@@ -435,7 +435,7 @@ def fetched(target: Target) -> Target:
     if target.state is None or target.state.directory in _works:
         return target
     found = read_lease(store_of(target))
-    if found is None:
+    if found is None or not (found[0].holder or found[0].state):  # such a lease may be left over
         target = located(target)
         found = read_lease(store_of(target))
     if found is None or target.state is None:
@@ -493,7 +493,7 @@ def in_one_state(targets: Sequence[Target]) -> list[Target]:
     return [
         target
         if target.state is None or target.home is None
-        else target.kept_in(states[_root_of(target)], target.name)
+        else target.kept_in(states[_root_of(target)])
         for target in targets
     ]
 
@@ -519,7 +519,7 @@ def located(target: Target) -> Target:
         return target
     keeper = place.sibling(mark.array, mark.keeper)
     directory = state.directory.with_name(state_name(keeper))
-    return target.kept_in(StateInBucket(keeper, directory), mark.array)
+    return target.kept_in(StateInBucket(keeper, directory))
 
 
 class _Alone(Work):
