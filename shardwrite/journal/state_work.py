@@ -65,7 +65,7 @@ from shardwrite.journal.process import Process, forget_deadline, now, process_in
 from shardwrite.journal.state_lease import LEASE, StateLease, read_lease
 from shardwrite.journal.state_log import Changes, Logs, encode
 from shardwrite.place.run_state import state_name
-from shardwrite.place.target import TOGETHER, UPDATES, StateInBucket, Target
+from shardwrite.place.target import ARRAYS, TOGETHER, UPDATES, StateInBucket, Target
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
@@ -466,7 +466,7 @@ def _note_holder(copy: Path, lease: LeaseRecord, renewed: float | None) -> None:
 
 def runs_in(beside: Path, state: str = "run-") -> list[Path]:
     """Directories of all runs on an array that are in a state: by default, that go on."""
-    places = [beside, beside / TOGETHER, *listed(beside / UPDATES)]
+    places = [beside, beside / TOGETHER, *listed(beside / UPDATES), *listed(beside / ARRAYS)]
     return [run for place in places for run in listed(place, state)]
 
 

@@ -363,14 +363,9 @@ class InStore(Place):
                 f"{self.sibling(mark.array, mark.keeper).label}: make the call that writes all of "
                 "them"
             )
-        if self.base.keeps_state and self.has(f"{STATE_PREFIX}lease.json"):
-            return (
-                f"run {mark.run} writes this array, and keeps its state in the bucket: make the "
-                "call that it was begun with"
-            )
         return (
-            f"run {mark.run} writes this array, and its state is not in the given run_dir: it is "
-            "unknown which shards are still to be written"
+            f"run {mark.run} writes this array, and its state is not where this call looks for it: "
+            "make the call that it was begun with"
         )
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:

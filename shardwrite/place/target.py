@@ -64,7 +64,7 @@ UPDATES = "updates"
 TOGETHER = "together"
 """Name of the directory of runs that write several arrays, beside the root of their hierarchy."""
 
-_ARRAYS = "arrays"
+ARRAYS = "arrays"
 """Name of the directory of these arrays, if the state of their run lies in a bucket."""
 
 COMPACTION = "compaction"
@@ -157,7 +157,7 @@ class Target:
         from shardwrite.place.run_state import state_name  # for states in buckets
 
         own = state_name(cast("InStore", self.place))  # however a call spells its URL and name
-        return replace(kept, beside=state.directory / _ARRAYS / own)
+        return replace(kept, beside=state.directory / ARRAYS / own)
 
     @property
     def run_path(self) -> Path:

@@ -286,13 +286,53 @@ def test_urls_and_names_may_be_divided_in_another_way(moto, url):
     check(moto, url)
 
 
+def slow(block):
+    time.sleep(0.8)
+    return block
+
+
+def test_an_array_is_added_to_a_call_that_was_interrupted(moto, url):
+    """A run of its own writes it, whose state lies with that of the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            other_names(url, names=["a", "c"])
+        with pytest.raises(KeyboardInterrupt):
+            other_names(url, names=["a", "c", "g/b"])
+    mark = json.loads(obstore_get(moto, url, "g/b/shardwrite-run.json"))
+    assert mark["keeper"] == "a"
+    assert {key.partition(STATE)[0] for key in moto.keys_of(url) if STATE in key} == {"a/"}
+    x = da.from_array(VALUES, chunks=(16, 32)) + 2
+    with pytest.raises(shardwrite.JournalError, match="keeps its state in the bucket"):
+        shardwrite.recover(url, x, name="g/b", **SIZES)
+    assert seams.status_of(url, "g/b").n_done_shards == 4
+    results = other_names(url, names=["a", "c", "g/b"])
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4]
+    for n, name in enumerate(["a", "c", "g/b"]):
+        np.testing.assert_array_equal(servers.values_of(moto, f"{url}/{name}"), VALUES + n)
+    assert not [key for key in moto.keys_of(url) if "shardwrite-run" in key]
+
+
+def test_its_lease_is_renewed_for_an_array_that_was_added(moto, url):
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            other_names(url, names=["a", "c"])
+    late = da.from_array(VALUES, chunks=(16, 16)).map_blocks(slow, dtype="i4")
+    short = {"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 2.0, "scheduler": "sync"}
+    names = ["a", "c", "g/b"]
+    with dask.config.set(short):
+        shardwrite.store([*arrays()[:2], late], [url] * 3, names=names, **SIZES)
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES)
+
+
 def test_recover_leaves_a_run_alone_whose_state_is_not_lost(moto, url):
     begin(url)
     x = da.from_array(VALUES, chunks=(16, 32))
     for more in ({}, {"dry_run": True}):
         with pytest.raises(shardwrite.JournalError, match="keeps its state in the bucket"):
             shardwrite.recover(url, x, name="g/b", **SIZES, **more)
-    with pytest.raises(shardwrite.SpecError, match="keeps its state in the bucket"):
+    with pytest.raises(shardwrite.SpecError, match="make the call that it was begun with"):
         other_names(url, names=["Z", "a"])
     assert [result.n_resumed_shards for result in write(url)] == [4, 4, 4]
     check(moto, url)
