@@ -401,6 +401,22 @@ def test_a_hierarchy_is_converted_in_parts(moto, url, tmp_path, monkeypatch):
     check(moto, url)
 
 
+def test_a_part_of_some_of_the_arrays(moto, url):
+    """Their state lies in an array that the call does not name."""
+    with dask.config.set(scheduler="sync"):
+        plans = [shardwrite.plan(x, **SIZES) for x in arrays()]
+        shardwrite.prepare(arrays(), url, plan=plans, names=NAMES)
+        for chosen in ([0, 2], [1]):
+            x, names = [arrays()[n] for n in chosen], [NAMES[n] for n in chosen]
+            named = {"names": names, "source_id": ["it 0"] * len(names)}
+            if len(names) == 1:
+                (x,), named = x, {"name": names[0], "source_id": "it 0"}
+            shardwrite.write_part(x, url, index=0, count=1, **named)
+        shardwrite.finalize(url, name=NAMES[2], n_parts=1)
+        shardwrite.finalize(url, names=NAMES, n_parts=1)
+    check(moto, url)
+
+
 @pytest.fixture
 def program(tmp_path):
     """Starts the call in a process of its own, with a temporary directory that it alone sees."""
