@@ -606,6 +606,7 @@ STEPS = {
     "put the state of a run": "journal.state_work:_Alone._put",
     "make the state of a run again": "journal.state_log:Logs.restore",
     "mark the array as a run's": "place.objects:InStore._put_mark",
+    "look for an array that another call wrote": "place.objects:InStore._refuse_published",
 }
 """Steps of the work, by the function of the package in which each happens."""
 

@@ -327,11 +327,12 @@ class RunDirectory:
     def keeper(self) -> Mapping[str, str]:
         """See :attr:`Owner.keeper`."""
         state, together = self.target.state, self.record.together
-        if state is None or together is None or not self.target.is_kept_elsewhere:
+        if state is None or not self.target.is_kept_elsewhere:
             return {}
-        whole_name = cast("InStore", self.target.place).whole_name
-        root = whole_name.removesuffix(together.name)
-        return {"array": together.name, "keeper": state.place.whole_name.removeprefix(root)}
+        # The only new array of a call may be kept with others, of a run that was begun before.
+        name = self.target.name if together is None else together.name
+        root = cast("InStore", self.target.place).whole_name.removesuffix(name)
+        return {"array": name, "keeper": state.place.whole_name.removeprefix(root)}
 
     def clear(self, keys: Collection[str]) -> None:
         """Remove what is left of an old array, but these keys; see :meth:`Place.clear`."""

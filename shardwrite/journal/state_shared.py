@@ -41,8 +41,7 @@ from shardwrite.journal.state_work import (
     runs_in,
 )
 from shardwrite.place.run_state import private_directory
-from shardwrite.place.target import TOGETHER, Target
-from shardwrite.stores.looking import listed
+from shardwrite.place.target import UPDATES, Target
 
 _MAX_TRIES = 8
 _OVER = ("ended-", "taken-")
@@ -109,7 +108,7 @@ class _Shared(Work):
             raise JournalError(
                 f"runs on {self.target.label} begin and end all the time", path=self.target.label
             )
-        runs = (run for above in (beside, beside / TOGETHER) for run in listed(above, "run-"))
+        runs = (run for run in runs_in(beside) if run.parent.parent.name != UPDATES)
         self._run = next((run.name.removeprefix("run-") for run in runs), "")
         self._changes.since_last()
 

@@ -65,7 +65,7 @@ from shardwrite.journal.process import Process, forget_deadline, now, process_in
 from shardwrite.journal.state_lease import LEASE, StateLease, read_lease
 from shardwrite.journal.state_log import Changes, Logs, encode
 from shardwrite.place.run_state import state_name
-from shardwrite.place.target import TOGETHER, UPDATES, StateInBucket, Target
+from shardwrite.place.target import ARRAYS, TOGETHER, UPDATES, StateInBucket, Target
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def fetched(target: Target) -> Target:
     if target.state is None or target.state.directory in _works:
         return target
     found = read_lease(store_of(target))
-    if found is None:
+    if found is None or not (found[0].holder or found[0].state):  # such a lease may be left over
         target = located(target)
         found = read_lease(store_of(target))
     if found is None or target.state is None:
@@ -466,7 +466,7 @@ def _note_holder(copy: Path, lease: LeaseRecord, renewed: float | None) -> None:
 
 def runs_in(beside: Path, state: str = "run-") -> list[Path]:
     """Directories of all runs on an array that are in a state: by default, that go on."""
-    places = [beside, beside / TOGETHER, *listed(beside / UPDATES)]
+    places = [beside, beside / TOGETHER, *listed(beside / UPDATES), *listed(beside / ARRAYS)]
     return [run for place in places for run in listed(place, state)]
 
 
@@ -493,7 +493,7 @@ def in_one_state(targets: Sequence[Target]) -> list[Target]:
     return [
         target
         if target.state is None or target.home is None
-        else target.kept_in(states[_root_of(target)], target.name)
+        else target.kept_in(states[_root_of(target)])
         for target in targets
     ]
 
@@ -519,7 +519,7 @@ def located(target: Target) -> Target:
         return target
     keeper = place.sibling(mark.array, mark.keeper)
     directory = state.directory.with_name(state_name(keeper))
-    return target.kept_in(StateInBucket(keeper, directory), mark.array)
+    return target.kept_in(StateInBucket(keeper, directory))
 
 
 class _Alone(Work):

@@ -21,7 +21,7 @@ from shardwrite.errors import RunEndedError, SpecError
 from shardwrite.format.document import other_format
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.rundir import RunDirectory, in_one_state
+from shardwrite.journal.rundir import RunDirectory, in_one_state, located
 from shardwrite.operations.keywords import FinalizeKeywords, ProgressKeywords
 from shardwrite.operations.steps import (
     PartSource,
@@ -548,7 +548,11 @@ def _finalize_several(
 
 
 def _targets_of(call: PartArguments | FinalizeArguments) -> list[Target]:
-    return in_one_state([resolve_target(*place, call.run_dir) for place in _places_of(call)])
+    found = [resolve_target(*place, call.run_dir) for place in _places_of(call)]
+    # In a bucket, other arrays of the same run may come first, which this call does not name.
+    first = min(range(len(found)), key=lambda number: found[number].name)
+    found[first] = located(found[first])
+    return in_one_state(found)
 
 
 def _target_of(call: PartArguments | FinalizeArguments) -> Target:

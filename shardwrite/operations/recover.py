@@ -45,7 +45,7 @@ from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import drivers_on
-from shardwrite.journal.rundir import held, holding
+from shardwrite.journal.rundir import held, holding, refuse_unfinished
 from shardwrite.operations.keywords import ProgressKeywords
 from shardwrite.operations.write import dtype_of, shape_of
 from shardwrite.options import (
@@ -294,13 +294,17 @@ def _planned(call: RecoverArguments, target: Target, engine: Engine) -> tuple[Ch
 def _recovering(target: Target) -> Target:
     """The target of a run that takes what stands there for its own.
 
-    - Raises JournalError if a run has left its mark there whose state is on this machine.
+    - Raises JournalError if a run has left its mark there whose state is on this machine, or lies
+      in the bucket inside another array.
     """
     place = target.place
     if isinstance(place, if_loaded("shardwrite.place.objects", "InStore")):
         mark, known = place.mark, find_run(target)
         if mark.run and (known is None or known.run != mark.run):
             _refuse_known(target, mark.run, Path(mark.state))
+            if mark.keeper:
+                keeper = place.sibling(mark.array, mark.keeper)
+                refuse_unfinished(keeper, "Make the call that writes all arrays of that run again")
             place = replace(place, lost_run=mark.run)
     return replace(target, place=place, recovers=True)
 

@@ -364,8 +364,8 @@ class InStore(Place):
                 "them"
             )
         return (
-            f"run {mark.run} writes this array, and its state is not in the given run_dir: it is "
-            "unknown which shards are still to be written"
+            f"run {mark.run} writes this array, and its state is not where this call looks for it: "
+            "make the call that it was begun with"
         )
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
@@ -400,7 +400,9 @@ class InStore(Place):
             self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
         try:
             run.check_alone()
-            if is_new and not found:
+            # Without the lease of this array, another call may have written it before the mark. And
+            # `marked` is in the state before such a run publishes anything itself.
+            if is_new and (run.keeper or not found):
                 self._refuse_published(run)
         except JournalError:
             self.remove_mark(run)  # it would keep the other run from going on

@@ -64,7 +64,7 @@ UPDATES = "updates"
 TOGETHER = "together"
 """Name of the directory of runs that write several arrays, beside the root of their hierarchy."""
 
-_ARRAYS = "arrays"
+ARRAYS = "arrays"
 """Name of the directory of these arrays, if the state of their run lies in a bucket."""
 
 COMPACTION = "compaction"
@@ -149,15 +149,15 @@ class Target:
         beside = directory / self.beside.relative_to(self.state.directory)
         return replace(self, beside=beside, state=replace(self.state, directory=directory))
 
-    def kept_in(self, state: StateInBucket, name: str) -> Target:
-        """The target whose run state lies with that of other arrays of its hierarchy.
-
-        - `name`: path of the array in the hierarchy.
-        """
+    def kept_in(self, state: StateInBucket) -> Target:
+        """The target whose run state lies with that of other arrays of its hierarchy."""
         kept = replace(self, beside=state.directory, state=state)
         if not kept.is_kept_elsewhere:
             return kept
-        return replace(kept, beside=state.directory / _ARRAYS / name)
+        from shardwrite.place.run_state import state_name  # for states in buckets
+
+        own = state_name(cast("InStore", self.place))  # however a call spells its URL and name
+        return replace(kept, beside=state.directory / ARRAYS / own)
 
     @property
     def run_path(self) -> Path:

@@ -136,7 +136,8 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
-    for session in sessions:
+    # Of two calls for some of the same arrays, one finds all of these free.
+    for session in sorted(sessions, key=lambda session: session.job.target.label):
         with _going_on(session.directory):
             session.directory.make_room(session.job.durability, session.driver, plain)
     for directory in {session.directory.shared: session.directory for session in sessions}.values():

@@ -190,6 +190,169 @@ def test_an_unfinished_update_of_one_of_them_goes_first(moto, url):
     check(moto, url, offset=5)
 
 
+def other_names(root, offset=0, *, names, **more):
+    with dask.config.set(scheduler="sync"):
+        how = {**SIZES, "source_id": f"it {offset}", **more}
+        return shardwrite.store(
+            arrays(offset)[: len(names)], [root] * len(names), names=names, **how
+        )
+
+
+def test_nothing_is_copied_of_an_array_that_is_not_finished(moto, url, tmp_path):
+    """Its document is there from the first, and its state lies in another array."""
+    with pytest.raises(KeyboardInterrupt):
+        write(url, publish="first", progress=stop)
+    copies = (tmp_path / f"{n}.zarr" for n in range(9))
+    for root in (url, f"{url}/g", f"{url}/g/b"):
+        with pytest.raises(shardwrite.JournalError, match="call"):
+            shardwrite.shard(root, next(copies), shards=2)
+        with pytest.raises(shardwrite.JournalError, match="call"):
+            shardwrite.download(root, next(copies))
+    with pytest.raises(shardwrite.JournalError, match="together with others"):
+        shardwrite.repair(url, da.from_array(VALUES, chunks=(16, 32)), name="g/b")
+    write(url, publish="first")
+    shardwrite.download(f"{url}/g", next(copies))
+    check(moto, url)
+
+
+def test_two_calls_for_some_of_the_same_arrays(moto, url):
+    """Both are past all looks when the first mark is put. One of them gets all of its arrays."""
+    is_there, may_go = threading.Event(), threading.Event()
+    calls = {"one": ["a", "c", "d"], "two": ["b", "d", "c"]}
+    told = {}
+
+    def call(name, **more):
+        try:
+            told[name] = other_names(url, names=calls[name], source_id=name, **more)
+        except shardwrite.ShardwriteError as error:
+            told[name] = error
+
+    def meanwhile(place, *_, **more):
+        if threading.current_thread() is second:
+            is_there.set()
+            if place.label.endswith("/c"):
+                may_go.wait(60)
+        elif place.label.endswith("/a"):
+            second.start()
+            assert is_there.wait(60)
+        elif place.label.endswith("/d"):
+            may_go.set()
+
+    second = threading.Thread(target=call, args=("two",))
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "mark the array as a run's", meanwhile)
+        call("one")
+        may_go.set()
+        second.join()
+    won = [name for name, result in told.items() if isinstance(result, list)]
+    assert len(won) == 1, told
+    (lost,) = calls.keys() - won
+    call(lost, mode="w", restart=True)
+    assert isinstance(told[lost], list), told[lost]
+    for n, name in enumerate(calls[lost]):
+        np.testing.assert_array_equal(servers.values_of(moto, f"{url}/{name}"), VALUES + n)
+    left = [key for key in moto.keys_of(url) if "shardwrite-run" in key]
+    assert not left
+
+
+def test_what_another_call_published_is_not_written_over_after_a_kill(
+    moto, moto_server, program, url
+):
+    """The mark is there, and this process was killed before it looked for an array."""
+    x, begun = da.from_array(VALUES, chunks=(16, 32)) + 7, []
+
+    def meanwhile(place, *_, **more):
+        if not begun and place.label.endswith("g/b"):
+            begun.append("yes")
+            x.to_sharded_zarr(url, name="g/b", **{**SIZES, "source_id": "own"})
+            seams.before(patch, "look for an array that another call wrote", stop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "mark the array as a run's", meanwhile)
+        with pytest.raises(KeyboardInterrupt):
+            write(url, memory_limit="30kB")
+    assert "g/b/shardwrite-run.json" in moto.keys_of(url)
+    again = program(moto_server, url, "w-")
+    _, trouble = again.communicate(timeout=200)
+    assert "another call has written" in trouble
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
+
+
+def test_urls_and_names_may_be_divided_in_another_way(moto, url):
+    begin(url)
+    above, _, last = url.rpartition("/")
+    results = other_names(above, names=[f"{last}/{name}" for name in NAMES])
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4]
+    check(moto, url)
+
+
+def slow(block):
+    time.sleep(0.8)
+    return block
+
+
+def test_an_array_is_added_to_a_call_that_was_interrupted(moto, url):
+    """A run of its own writes it, whose state lies with that of the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            other_names(url, names=["a", "c"])
+        with pytest.raises(KeyboardInterrupt):
+            other_names(url, names=["a", "c", "g/b"])
+    mark = json.loads(obstore_get(moto, url, "g/b/shardwrite-run.json"))
+    assert mark["keeper"] == "a"
+    assert {key.partition(STATE)[0] for key in moto.keys_of(url) if STATE in key} == {"a/"}
+    x = da.from_array(VALUES, chunks=(16, 32)) + 2
+    with pytest.raises(shardwrite.JournalError, match="keeps its state in the bucket"):
+        shardwrite.recover(url, x, name="g/b", **SIZES)
+    assert seams.status_of(url, "g/b").n_done_shards == 4
+    results = other_names(url, names=["a", "c", "g/b"])
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4]
+    for n, name in enumerate(["a", "c", "g/b"]):
+        np.testing.assert_array_equal(servers.values_of(moto, f"{url}/{name}"), VALUES + n)
+    assert not [key for key in moto.keys_of(url) if "shardwrite-run" in key]
+
+
+def test_its_lease_is_renewed_for_an_array_that_was_added(moto, url):
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            other_names(url, names=["a", "c"])
+    late = da.from_array(VALUES, chunks=(16, 16)).map_blocks(slow, dtype="i4")
+    short = {"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": 2.0, "scheduler": "sync"}
+    names = ["a", "c", "g/b"]
+    with dask.config.set(short):
+        shardwrite.store([*arrays()[:2], late], [url] * 3, names=names, **SIZES)
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES)
+
+
+def test_recover_leaves_a_run_alone_whose_state_is_not_lost(moto, url):
+    begin(url)
+    x = da.from_array(VALUES, chunks=(16, 32))
+    for more in ({}, {"dry_run": True}):
+        with pytest.raises(shardwrite.JournalError, match="keeps its state in the bucket"):
+            shardwrite.recover(url, x, name="g/b", **SIZES, **more)
+    with pytest.raises(shardwrite.SpecError, match="make the call that it was begun with"):
+        other_names(url, names=["Z", "a"])
+    assert [result.n_resumed_shards for result in write(url)] == [4, 4, 4]
+    check(moto, url)
+
+
+def test_recover_goes_on_where_the_first_array_was_removed(moto, url):
+    begin(url)
+    client = moto.client(servers.below_bucket(url))
+    for key in moto.keys_of(url):
+        if key.startswith("a/"):
+            obstore.delete(client, key)
+    with pytest.raises(shardwrite.SpecError, match="call recover"):
+        write(url)
+    for n, name in ((0, "g/b"), (2, "g/h/d")):
+        x = da.from_array(VALUES, chunks=(16, 32)) + n
+        shardwrite.recover(url, x, name=name, **SIZES)
+    write(url)
+    check(moto, url)
+
+
 def test_what_commands_tell_of_each_array(moto, url):
     begin(url)
     for name in NAMES:
@@ -235,6 +398,22 @@ def test_a_hierarchy_is_converted_in_parts(moto, url, tmp_path, monkeypatch):
         shardwrite.finalize_conversion(tmp_path / "in.zarr", url, n_parts=2, **how)
     shardwrite.convert_part(tmp_path / "in.zarr", url, 1, 2, **how)
     shardwrite.finalize_conversion(tmp_path / "in.zarr", url, n_parts=2, **how)
+    check(moto, url)
+
+
+def test_a_part_of_some_of_the_arrays(moto, url):
+    """Their state lies in an array that the call does not name."""
+    with dask.config.set(scheduler="sync"):
+        plans = [shardwrite.plan(x, **SIZES) for x in arrays()]
+        shardwrite.prepare(arrays(), url, plan=plans, names=NAMES)
+        for chosen in ([0, 2], [1]):
+            x, names = [arrays()[n] for n in chosen], [NAMES[n] for n in chosen]
+            named = {"names": names, "source_id": ["it 0"] * len(names)}
+            if len(names) == 1:
+                (x,), named = x, {"name": names[0], "source_id": "it 0"}
+            shardwrite.write_part(x, url, index=0, count=1, **named)
+        shardwrite.finalize(url, name=NAMES[2], n_parts=1)
+        shardwrite.finalize(url, names=NAMES, n_parts=1)
     check(moto, url)
 
 
