@@ -55,11 +55,11 @@ class DatabaseStore(WholeStore):
     def create_new(self, key, data):
         if Capability.EXCLUSIVE not in self.capabilities:
             return super().create_new(key, data)
-        return self._created(self.prefix + key, data)
+        return self.created(self.prefix + key, data)
 
     def replace_object(self, name, data, version):
         if version is None:
-            if not self._created(name, data):
+            if not self.created(name, data):
                 raise StoreError("another version stands there", key=name, errno=errno.ESTALE)
             return
         new = (
@@ -68,7 +68,7 @@ class DatabaseStore(WholeStore):
         if not self.run(new, bytes(data), uuid.uuid4().hex, name, version):
             raise StoreError("another version stands there", key=name, errno=errno.ESTALE)
 
-    def _created(self, name, data):
+    def created(self, name, data):
         new = "insert into objects values (?, ?, ?) on conflict do nothing returning name"
         return bool(self.run(new, name, bytes(data), uuid.uuid4().hex))
 
