@@ -53,6 +53,7 @@ _CONVERSIONS = "tests/slurm/test_conversion.py"
 _ARRAY = "tests/slurm/test_array.py"
 _JOBS = "tests/slurm/test_remedies_of_jobs.py"
 _SUBMIT = "tests/slurm/test_submissions.py"
+_IN_BUCKETS = "tests/buckets/test_one_run.py"
 _SEVERAL = "test_several_arrays_are_submitted_watched_and_finished"
 _SCRIPTS = "tests/slurm/test_scripts.py"
 _STORES = "tests/operations/test_zarr_targets.py"
@@ -340,6 +341,10 @@ COVERED: dict[str, str] = {
     "in which encoded chunks wait. It is not taken for empty": (
         "tests/operations/test_scattered.py::test_a_lost_shard_of_the_spool_is_no_empty_one"
     ),
+    "Make the call that writes all arrays of that run again": (
+        f"{_IN_BUCKETS}::test_recover_leaves_a_run_alone_whose_state_is_not_lost"
+    ),
+    "; then call repair again": f"{_IN_BUCKETS}::test_nothing_is_copied_of_an_array_that_is_not_finished",
     "Start over with restart=True, which removes nothing of others": (
         f"{_STORES}::test_a_store_that_was_emptied_is_noticed"
     ),

@@ -98,6 +98,7 @@ def obstore_get(server, url, key):
     return bytes(obstore.get(server.client(servers.below_bucket(url)), key).bytes())
 
 
+@pytest.mark.long
 def test_all_start_over_and_all_are_replaced(moto, url):
     begin(url)
     assert [result.n_resumed_shards for result in write(url, restart=True)] == [0, 0, 0]
@@ -176,6 +177,7 @@ def test_a_call_of_its_own_that_came_first(moto, url, is_published):
     np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
 
 
+@pytest.mark.long
 def test_an_unfinished_update_of_one_of_them_goes_first(moto, url):
     """Its state lies inside its array, where the run on all arrays looks for it."""
     write(url)
@@ -211,6 +213,7 @@ def test_nothing_is_copied_of_an_array_that_is_not_finished(moto, url, tmp_path)
     with pytest.raises(shardwrite.JournalError, match="together with others"):
         shardwrite.repair(url, da.from_array(VALUES, chunks=(16, 32)), name="g/b")
     write(url, publish="first")
+    assert not shardwrite.repair(url, da.from_array(VALUES, chunks=(16, 32)), name="g/b").tasks
     shardwrite.download(f"{url}/g", next(copies))
     check(moto, url)
 
@@ -278,6 +281,7 @@ def test_what_another_call_published_is_not_written_over_after_a_kill(
     np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
 
 
+@pytest.mark.long
 def test_urls_and_names_may_be_divided_in_another_way(moto, url):
     begin(url)
     above, _, last = url.rpartition("/")
@@ -313,6 +317,7 @@ def test_an_array_is_added_to_a_call_that_was_interrupted(moto, url):
     assert not [key for key in moto.keys_of(url) if "shardwrite-run" in key]
 
 
+@pytest.mark.long
 def test_its_lease_is_renewed_for_an_array_that_was_added(moto, url):
     with pytest.MonkeyPatch.context() as patch:
         seams.before(patch, "look for missing shards", stop)
@@ -338,6 +343,7 @@ def test_recover_leaves_a_run_alone_whose_state_is_not_lost(moto, url):
     check(moto, url)
 
 
+@pytest.mark.long
 def test_recover_goes_on_where_the_first_array_was_removed(moto, url):
     begin(url)
     client = moto.client(servers.below_bucket(url))
@@ -364,6 +370,7 @@ def test_what_commands_tell_of_each_array(moto, url):
     check(moto, url)
 
 
+@pytest.mark.long
 def test_what_replaces_them_is_given_up(moto, url):
     write(url)
     begin(url, offset=5, mode="w")
@@ -373,6 +380,7 @@ def test_what_replaces_them_is_given_up(moto, url):
     check(moto, url, offset=5)
 
 
+@pytest.mark.long
 def test_a_delayed_run(moto, url):
     with dask.config.set(scheduler="sync"):
         rest = shardwrite.store(arrays(), [url] * 3, names=NAMES, compute=False, **SIZES)

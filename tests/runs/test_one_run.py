@@ -230,7 +230,9 @@ def test_it_is_known_how_far_all_of_it_is(root):
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
-@pytest.mark.parametrize(("durability", "most"), [("full", 66), ("none", 50)])
+@pytest.mark.parametrize(
+    ("durability", "most"), [("full", 66), pytest.param("none", 50, marks=pytest.mark.long)]
+)
 def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
     try:
         counted = calls.per_array(durability)
