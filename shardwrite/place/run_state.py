@@ -95,7 +95,18 @@ def state_name(place: InStore) -> str:
 
     One place has one name, however it is divided between the store and the name in it.
     """
-    where = "/".join(filter(None, (place.base.token.rstrip("/"), place.name)))
+    return _named("/".join(filter(None, (place.base.token.rstrip("/"), place.name))))
+
+
+def name_in_state(place: InStore) -> str:
+    """Name of the directory of an array in a state that lies in the same bucket.
+
+    It is the same by whatever address a process reaches the service.
+    """
+    return _named(f"/{place.whole_name}")
+
+
+def _named(where: str) -> str:
     digest = blake2b(where.encode(), digest_size=8).hexdigest()
     last = (where.partition("/")[2].rpartition("/")[2] or "array").encode()[:100]
     return f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}"

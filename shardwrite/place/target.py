@@ -154,9 +154,9 @@ class Target:
         kept = replace(self, beside=state.directory, state=state)
         if not kept.is_kept_elsewhere:
             return kept
-        from shardwrite.place.run_state import state_name  # for states in buckets
+        from shardwrite.place.run_state import name_in_state  # for states in buckets
 
-        own = state_name(cast("InStore", self.place))  # however a call spells its URL and name
+        own = name_in_state(cast("InStore", self.place))
         return replace(kept, beside=state.directory / ARRAYS / own)
 
     @property
