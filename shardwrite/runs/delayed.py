@@ -42,7 +42,7 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
             sessions = run.sessions
         for session in sessions:
             session.is_later = True
-            session.directory.parts(session.driver).mkdir(exist_ok=True)
+            session.make_parts()
         merged, keys = one_graph(sessions, engine)
     merged = HighLevelGraph(
         {name: _unless_ended(layer) for name, layer in merged.layers.items()}, merged.dependencies

@@ -777,8 +777,9 @@ class Session:
 
     def make_parts(self) -> None:
         """Make the directory for part files, if tasks may need some."""
-        if self._may_spool:
-            self._parts.mkdir(exist_ok=True)
+        if self._may_spool or self.is_later:
+            with as_store_error(str(self._parts), "cannot make"):
+                self._parts.mkdir(exist_ok=True)
 
     def discard_parts(self) -> None:
         """Remove the part files of this session's tasks."""
