@@ -52,7 +52,7 @@ def copied(to: Path, bug: str) -> None:
     for place in PLACES if bug else ():
         if (place / f"{bug}.patch").exists():
             with (place / f"{bug}.patch").open() as patch:
-                command = ["patch", "-p1", "--quiet", "--fuzz=3"]
+                command = ["patch", "-p1", "--quiet", "--fuzz=0"]
                 subprocess.run(command, stdin=patch, cwd=to, check=True)
             return
     if bug:

@@ -130,7 +130,7 @@ def test_every_seeded_bug_fits_the_package(tmp_path):
     assert names <= set(seeds.BUGS)
     for bug in seeds.BUGS:
         patch = next(p / f"{bug}.patch" for p in seeds.PLACES if (p / f"{bug}.patch").exists())
-        command = ["patch", "-p1", "--quiet", "--fuzz=3", "--force", "--dry-run"]
+        command = ["patch", "-p1", "--quiet", "--fuzz=0", "--force", "--dry-run"]
         with patch.open() as text:
             ended = subprocess.run(
                 command, stdin=text, cwd=HERE.parent.parent, check=False, capture_output=True

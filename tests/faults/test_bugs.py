@@ -148,7 +148,7 @@ def copy(tmp_path_factory):
 @contextlib.contextmanager
 def with_bug(root, bug):
     """A copy to which a patch is applied, and from which it is taken again."""
-    command = ["patch", "-p1", "--quiet", "--fuzz=3", "--input", BUGS / f"{bug}.patch"]
+    command = ["patch", "-p1", "--quiet", "--fuzz=0", "--input", BUGS / f"{bug}.patch"]
     subprocess.run(command, cwd=root, check=True)
     try:
         yield
@@ -170,7 +170,7 @@ def test_every_patch_fits_the_package(tmp_path):
     shutil.copytree(ROOT / "shardwrite", tmp_path / "shardwrite")
     unfit = []
     for patch in sorted(BUGS.glob("*.patch")):
-        command = ["patch", "-p1", "--quiet", "--fuzz=3", "--force", "--dry-run"]
+        command = ["patch", "-p1", "--quiet", "--fuzz=0", "--force", "--dry-run"]
         with patch.open() as text:
             ended = subprocess.run(
                 command, stdin=text, cwd=tmp_path, check=False, capture_output=True
