@@ -11,6 +11,7 @@ import errno
 import itertools
 import json
 import os
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +61,7 @@ from shardwrite.place.target import (
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import fsync_directory, make_directories
 from shardwrite.stores.looking import (
+    PATH_MAX,
     as_store_error,
     is_there,
     listed,
@@ -69,7 +71,7 @@ from shardwrite.stores.looking import (
     write_new,
 )
 from shardwrite.stores.posix import check_movable, keep_room
-from shardwrite.stores.removal import remove_state
+from shardwrite.stores.removal import remove_state, temporary_path
 
 # ---- Runs whose array is gone: removed, or replaced by another one
 
@@ -583,6 +585,7 @@ def _write_draft(one: RunDirectory, request: Request, directory: Path, durabilit
     """Write the files of an array into the draft of a run."""
     document, plan = request.document.encode(), one.record.to_json()
     _check_readable(document, plan)
+    _check_length(directory)
     if one.path != one.shared:
         os.mkdir(directory)
     is_durable = durability != "none"
@@ -595,6 +598,16 @@ def _write_draft(one: RunDirectory, request: Request, directory: Path, durabilit
     place = one.target.place
     if isinstance(place, Directory) and one.record.replaces:
         check_movable(place.path, directory)
+
+
+def _check_length(draft: Path) -> None:
+    """Refuse a place where the run could not make its longest names later.
+
+    - Raises OSError if the path of a temporary would be too long there.
+    """
+    longest = temporary_path(str(draft), "plan.json", uuid.uuid4().hex)
+    if len(os.fsencode(longest)) >= PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), longest)
 
 
 def _claim_all(runs: Sequence[RunDirectory]) -> bool:

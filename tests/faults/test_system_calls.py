@@ -39,7 +39,7 @@ def test_a_sample_of_failing_calls(shim, tmp_path):
 
 @pytest.mark.long
 def test_a_failed_sync_is_not_called_again(shim, tmp_path):
-    few = ["--calls", "fsync", "--errors", "EIO", "--durabilities", "full", "--share", "0.5"]
+    few = ["--calls", "fsync", "--errors", "EIO", "--durabilities", "full", "--share", "0.7"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "1")
     assert summary["fired"] > 10
     assert summary["survived"] > 5
@@ -69,7 +69,7 @@ def test_every_failing_call(shim, tmp_path, calls):
 
 @pytest.mark.long
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
-    few = ["--share", "0.03", "--every", "40"]
+    few = ["--share", "0.04", "--every", "40"]
     summary = run(shim, tmp_path, "failing_updates.py", *few, "--seed", "1")
     assert summary["fired"] > 10
     assert summary["raised"] > 6
