@@ -120,7 +120,7 @@ def test_six_rounds_of_each_world(tmp_path, world):
 @pytest.mark.long
 @pytest.mark.parametrize("bug", ["short-write-ignored"])
 def test_a_seeded_bug_is_found(bug):
-    found = seeds.hunt(bug, 5, 0)
+    found = seeds.hunt(bug, 5, 1)
     assert found["said"]
     assert not found["control"]
 
