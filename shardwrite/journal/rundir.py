@@ -350,11 +350,11 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def _told_of_takeover(self) -> Iterator[None]:
-        """Report a takeover as such, and not as the missing objects that it has left behind."""
+        """Report an end or a takeover as such, and not as the missing objects that it has left."""
         try:
             yield
         except JournalError:
-            confirm(self.target)
+            self._check_current("")
             raise
 
     def publish(

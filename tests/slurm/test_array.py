@@ -90,7 +90,7 @@ def test_usr1_drains_and_the_task_comes_again_by_itself_and_alone(cluster, work)
     """The last task has the array's own number, and must not requeue the whole array."""
     work.init()
     work.scripts(4)
-    job = work.array(PAUSE=0.3)
+    job = work.array(PAUSE=0.6)
     started(cluster, work, job)
     assert cluster.tasks(job)[3]["JobId"] == job
     cluster.run("scancel", "--batch", "--signal=USR1", f"{job}_3")
