@@ -217,14 +217,6 @@ class RunDirectory:
         return filter(None, (there.get(number) or self.output(number) for number in numbers))
 
     @property
-    def may_change_shards(self) -> bool:
-        """Whether shards may be changed in place, or removed. Several arrays of a run are all new.
-
-        What that leaves behind lies in `path`.
-        """
-        return self.record.together is None
-
-    @property
     def document_path(self) -> Path:
         """File with the metadata document of the array that the run writes."""
         return self.path / DOCUMENT

@@ -189,7 +189,7 @@ class _Shared(Work):
         self._stop.set()
         return has_ended(self._thread)
 
-    def _last_words(self) -> None:
+    def _put_rest(self) -> None:
         self.put()
 
     def _step(self, pause: float) -> bool:  # noqa: ARG002

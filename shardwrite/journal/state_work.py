@@ -51,6 +51,7 @@ import os
 import shutil
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -267,7 +268,7 @@ _NEW_SECONDS = 1.0  # since a renewal, for which the lease is only looked at
 _lock = threading.Lock()
 
 
-class Work:
+class Work(ABC):
     """Work of this process on the run state of an array in a bucket, be it alone or with others.
 
     A thread puts what changes in the directory of the state, every few seconds.
@@ -289,25 +290,25 @@ class Work:
         self._thread = threading.Thread(target=self._go_on, name="shardwrite-state", daemon=True)
 
     @property
+    @abstractmethod
     def fence(self) -> Fence:
         """What tasks need to ask whether the run goes on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self) -> None:
         """Make the directory again from what is in the bucket."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self) -> None:
         """Raise if the run does not go on, as far as is known without asking."""
-        raise NotImplementedError
 
+    @abstractmethod
     def confirm(self) -> None:
         """Put all of the state, and raise if the run does not go on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, *, is_last: bool, has_failed: bool) -> None:
         """End the work of one block, and all of it with the last one."""
-        raise NotImplementedError
 
     def leave(self) -> None:
         """Put what can be put, and let others go on, as the process ends at once."""
@@ -317,10 +318,11 @@ class Work:
 
     def _leave(self) -> None:
         with contextlib.suppress(ShardwriteError), self._work:  # the process ends anyway
-            self._last_words()
+            self._put_rest()
 
-    def _last_words(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _put_rest(self) -> None:
+        """Put what is left, while no other thread works on the state."""
 
     def _go_on(self) -> None:
         pause = min(PUT_SECONDS, lease_times()[0])
@@ -333,9 +335,9 @@ class Work:
                 told = f"the state is not in the bucket yet: {error}"
                 tell(TAKEOVERS, logging.WARNING, told, run=self.target.label)
 
+    @abstractmethod
     def _step(self, pause: float) -> bool:
         """Put what has changed; False if the work is over."""
-        raise NotImplementedError
 
 
 _works: dict[Path, Work] = {}
@@ -621,7 +623,7 @@ class _Alone(Work):
             forget_deadline(beside)
             shutil.rmtree(beside, ignore_errors=True)
 
-    def _last_words(self) -> None:
+    def _put_rest(self) -> None:
         self._stop.set()
         if not self._is_lost and not self._changes.is_empty:
             self._put()

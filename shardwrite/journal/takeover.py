@@ -516,7 +516,8 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
     for one in outputs:
         _move_plan(one)
     for one in outputs:
-        if one.record.replaces or one.may_change_shards or not own_journals:
+        is_alone = one.record.together is None  # several arrays of a run are all new
+        if one.record.replaces or is_alone or not own_journals:
             _remove_data(one.path, one.proof)
         else:
             _remove_record(one)
