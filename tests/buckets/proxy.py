@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import os
+import signal
 import socket
 import struct
 import threading
@@ -179,3 +181,37 @@ def before(server, plan=None, kind=Passing, **attributes):
     faults, at = Faults(plan), urlsplit(server.endpoint)
     with serving(kind, upstream=at.netloc, faults=faults, **attributes) as netloc:
         yield replace(server, endpoint=at._replace(netloc=netloc).geturl()), faults
+
+
+def killed(server, start, counts, number, fault):
+    """Kill a program at a request, before or after the server has done it.
+
+    `start` starts it before a proxy, and `counts` says whether a request counts. Returns whether
+    there were so many, the program, and what it wrote.
+    """
+    seen, process = [], None
+
+    def plan(method, path, _):
+        if counts(method, path):
+            seen.append(path)
+            if len(seen) == number + 1:
+                if fault == "before":
+                    os.kill(process.pid, signal.SIGKILL)
+                return fault
+            if len(seen) > number + 1:
+                return "before"
+        return None
+
+    def kill_late():
+        while len(seen) <= number and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        process.kill()
+
+    with before(server, plan) as (between, _):
+        process = start(between)
+        waiting = threading.Thread(target=kill_late)
+        waiting.start()
+        out = process.communicate(timeout=200)
+        waiting.join()
+    return len(seen) > number, process, out

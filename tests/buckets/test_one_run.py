@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import threading
 import time
@@ -453,32 +452,14 @@ def test_killed_at_requests_that_change_something(moto_server, program, url, mod
             for name, value in moto_server.environment.items():
                 patch.setenv(name, value)
             write(url, offset=9)
-    seen, process = [], None
 
-    def plan(method, path, _):
-        if method in ("PUT", "POST", "DELETE") and "/c/" not in path:
-            seen.append(path)
-            if len(seen) == number + 1:
-                if fault == "before":
-                    os.kill(process.pid, signal.SIGKILL)
-                return fault
-            if len(seen) > number + 1:
-                return "before"
-        return None
+    def counts(method, path):
+        return method in ("PUT", "POST", "DELETE") and "/c/" not in path
 
-    def kill_late():
-        while len(seen) <= number and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(0.05)
-        process.kill()
-
-    with proxy.before(moto_server, plan) as (between, _):
-        process = program(between, url, mode)
-        waiting = threading.Thread(target=kill_late)
-        waiting.start()
-        process.communicate(timeout=200)
-        waiting.join()
-    assert len(seen) > number
+    is_killed, _, _ = proxy.killed(
+        moto_server, lambda between: program(between, url, mode), counts, number, fault
+    )
+    assert is_killed
     again = program(moto_server, url, mode)
     _, trouble = again.communicate(timeout=200)
     assert again.returncode == 0, trouble

@@ -111,34 +111,17 @@ def killed_at(start, server, url, what, number, fault):
     The next call, from another directory, goes on. Returns how many shards were put by then, how
     many were kept, and whether there was such a request.
     """
-    seen, shards, process = [], set(), None
+    shards = set()
 
-    def plan(method, path, _):
+    def counts(method, path):
         if method == "PUT" and "/c/" in path:
             shards.add(path)
-        if method in ("PUT", "POST") and (is_state(path) or method == "POST"):
-            seen.append(path)
-            if len(seen) == number + 1:
-                if fault == "before":
-                    os.kill(process.pid, signal.SIGKILL)
-                return fault
-            if len(seen) > number + 1:
-                return "before"
-        return None
+        return method in ("PUT", "POST") and (is_state(path) or method == "POST")
 
-    def kill_late():
-        while len(seen) <= number and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(0.05)
-        process.kill()
-
-    with proxy.before(server, plan) as (between, _):
-        process = start(between, url, what)
-        waiting = threading.Thread(target=kill_late)
-        waiting.start()
-        out = process.communicate(timeout=200)
-        waiting.join()
-    if len(seen) <= number:
+    is_killed, process, out = proxy.killed(
+        server, lambda between: start(between, url, what), counts, number, fault
+    )
+    if not is_killed:
         assert process.returncode == 0, out
         assert out[0].strip().isdigit(), out
         return None
