@@ -334,13 +334,18 @@ def measured(operation, server, scratch):
 
 def wait_for(pid, seconds):
     """Wait for some seconds, or until a process ends."""
+    until(lambda: False, pid, seconds)
+
+
+def until(happened, pid, seconds=60.0):
+    """Wait until something happened, a process ends, or seconds are over."""
     begun = time.monotonic()
-    while time.monotonic() - begun < seconds and not is_over(pid):
+    while time.monotonic() - begun < seconds and not is_over(pid) and not happened():
         time.sleep(0.001)
 
 
-def kill_some(operation, server, url, rng, known):
-    """One array: killed once or more, and finished."""
+def kill_some(operation, server, url, rng, known, after_commit):
+    """One array: killed once or more, and finished. The first kill may wait for a commit."""
     seconds, document = known
     kills, scheduler = [], rng.choice(["sync", "threads"])
     with scratch_directory() as scratch:
@@ -353,6 +358,9 @@ def kill_some(operation, server, url, rng, known):
             machine(scratch, rng)
             begun = time.monotonic()
             pid = child(work, operation, url, acks, scheduler, log=scratch / "log")
+            if after_commit and not kills and operation != "erase":  # It tells of no commit.
+                until(lambda: acknowledged(operation, acks), pid)
+                delay *= rng.random()
             wait_for(pid, delay)
             found = Kill(operation, delay=time.monotonic() - begun)
             os.kill(pid, signal.SIGKILL)
@@ -388,19 +396,27 @@ def fresh(scratch):
 
 
 def kill_many(n_kills, seed, name, operations=OPERATIONS) -> list[Kill]:
-    """Many arrays, a kill or more each."""
-    kills = []
+    """Many arrays, a kill or more each: a half at any moment, a half after a first commit.
+
+    A kill counts if it interrupted something. A call that ended before it shows how long calls take.
+    """
+    kills: list[Kill] = []
     with in_other_process(name) as server, scratch_directory() as scratch:
         os.environ.update(server.environment)
         known = {}
         number = 0
-        while len(kills) < n_kills:
+        while sum(not kill.vacuous for kill in kills) < n_kills and len(kills) < 4 * n_kills:
             rng = np.random.default_rng([seed, number])
             operation = operations[number % len(operations)]
             if operation not in known:
                 known[operation] = measured(operation, server, scratch)
             url = f"s3://{servers.BUCKET}/{operation}-{number}/x.zarr"
-            kills += kill_some(operation, server, url, rng, known[operation])
+            after_commit = (number // len(operations)) % 2 == 0
+            new = kill_some(operation, server, url, rng, known[operation], after_commit)
+            seconds, document = known[operation]
+            ended = [kill.delay for kill in new if kill.finished]
+            known[operation] = min([seconds, *ended]), document
+            kills += new
             number += 1
     return kills
 

@@ -36,5 +36,5 @@ def test_killed_at_any_moment(tmp_path, server, operations, n_kills):
     found = summary_of(tmp_path, "bucket_kills.py", *words, seconds=300)
     assert not found["troubles"], found["troubles"][:5]
     assert (found["lost"], found["left"]) == (0, 0)
-    assert found["vacuous"] <= (n_kills + 1) // 2, "most kills must interrupt something"
+    assert found["kills"] - found["vacuous"] >= n_kills, "kills must interrupt something"
     assert found["acked"] > 0
