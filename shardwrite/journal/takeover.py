@@ -514,6 +514,8 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             if one.makes_array and one.number in left:
                 one.target.place.remove_mark(one)
     for one in outputs:
+        one.remove_staged()
+    for one in outputs:
         _move_plan(one)
     for one in outputs:
         is_alone = one.record.together is None  # several arrays of a run are all new

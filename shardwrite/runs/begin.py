@@ -227,7 +227,7 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
                 sessions |= {session.job.target: session for session in opened}
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
-        for directory in new:
+        for directory in reversed(new):  # see `runs.staged`
             _take_back_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs]
@@ -492,8 +492,21 @@ def _make_way(job: Job) -> None:
     with as_store_error(str(job.target.run_path), "cannot give up what stands in the way in"):
         found = tidied_run(job.target)
         if restart and found is not None and not found.makes_array:
+            if found.record.identity.staged is not None:
+                raise _not_again(found)
             give_up(found)
         refuse_overlapping_runs(job.target, intent, restart=restart)
+
+
+def _not_again(found: RunDirectory) -> JournalError:
+    """Error of an update that reads what it changes and is to start over."""
+    return JournalError(
+        f"an update of {found.target.label} that reads what it changes has not ended, and may have "
+        "changed shards. It would read these now. Make the same call without restart to finish it, "
+        "or give it up with abandon (shardwrite abandon): each of its shards is then left as it "
+        "is, old or new",
+        path=str(found.target.run_path),
+    )
 
 
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:

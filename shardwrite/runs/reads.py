@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from dask.base import is_dask_collection
@@ -80,14 +81,24 @@ def check_not_read(jobs: Sequence[Job]) -> None:
     """Refuse to change an array that a source reads.
 
     An interrupted run would read again what it has changed before. An array that is replaced is set
-    aside before the source is read, and would read as its fill value.
+    aside before the source is read, and would read as its fill value. Updates whose values are kept
+    first may read what such updates change.
     """
     changed = [job for job in jobs if job.options.mode in ("w", "r+") or _is_public(job)]
-    read = {place for job in jobs for place in _places_read(job)} if changed else set()
+    read = [(job, places) for job in jobs if changed and (places := _places_read(job))]
     for job in changed if read else ():
         if job.target.is_published:
+            is_kept = job.plan.staged_with is not None
+            by = [places for one, places in read if not (is_kept and one.plan.staged_with)]
             is_replaced = job.options.mode == "w"
-            _refuse(read, job.target.store, job.target.label, is_replaced=is_replaced)
+            _refuse(set().union(*by), job.target.store, job.target.label, is_replaced=is_replaced)
+
+
+def are_read(jobs: Sequence[Job]) -> bool:
+    """Whether the source of one of some updates reads an array that one of them changes."""
+    read = set[_Read]().union(*map(_places_read, jobs))
+    targets = [_Read(*_location(job.target.store)) for job in jobs] if read else []
+    return any(place.touches(target) for place in read for target in targets)
 
 
 def _is_public(job: Job) -> bool:
@@ -118,10 +129,17 @@ def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: boo
     )
 
 
-def _places_read(job: Job) -> Iterator[_Read]:
-    """Places that a job's source reads."""
-    if isinstance(job.source, ArrayChunks):
-        yield from _places([job.source.x])
+_of_sources: WeakKeyDictionary[ArrayChunks, frozenset[_Read]] = WeakKeyDictionary()
+
+
+def _places_read(job: Job) -> frozenset[_Read]:
+    """Places that a job's source reads, which are looked for once."""
+    source = job.source
+    if not isinstance(source, ArrayChunks):
+        return frozenset()
+    if source not in _of_sources:
+        _of_sources[source] = frozenset(_places([source.x]))
+    return _of_sources[source]
 
 
 def _places(values: Iterable[Any]) -> Iterator[_Read]:
