@@ -1,9 +1,10 @@
 """Updates that read what they change, killed at any moment and made again: as if made once.
 
-Each case makes arrays, kills one of twelve calls once or twice, and makes it again. With threads,
+Each case makes arrays, kills one of twelve calls once or more, and makes it again. With threads,
 the kill comes before a drawn effect on the file system. With two workers, and in a bucket, it comes
-at a drawn moment; the workers are killed, too. In the end, the values are those of numpy, and
-nothing is left over. One process that never starts a thread forks a child for each step.
+at a drawn moment. Tasks of the call that was killed may then still run on the workers, and half of
+the time, one of these is killed before. In the end, the values are those of numpy, and nothing is
+left over. One process that never starts a thread forks a child for each step.
 
 Run as ``python tests/faults/self_reading.py --cases 100 --where threads --seed 0 --json out.json``.
 """
@@ -114,11 +115,10 @@ def where_other(y):
 
 def opens_it(root):
     """A block function that opens the array by itself."""
-    at = os.environ.get("SELF_READING_URL", root)
 
     def block(block, block_info=None):
         where = tuple(slice(a, b) for a, b in block_info[0]["array-location"])
-        there = shardwrite.open_sharded(f"{at}/x")
+        there = shardwrite.open_sharded(f"{root}/x")
         return there[(slice(None), slice(None))][::-1][where] + block
 
     return block
@@ -211,32 +211,66 @@ def make(root: str) -> None:
             x.to_sharded_zarr(f"{root}/{name}", shards=SHARDS, chunks=CHUNKS)
 
 
-def act(case: Case, root: str, kill_at: int = 0, effects: Path | None = None) -> None:
-    """The call. With `kill_at`, it is killed before that effect."""
+def act(case: Case, root: str, notes: Path, kill_at: int = 0) -> None:
+    """The call. With `kill_at`, it is killed before that effect.
+
+    In `notes`, ``begun`` appears when it begins, and ``extent`` when it has ended.
+    """
     how = {"strategy": STRATEGIES[case.strategy], "source_id": "it"}
-    call = CALLS[case.call].act
+    call, begun, extent = CALLS[case.call].act, notes / "begun", notes / "extent"
+
+    def timed() -> None:
+        since = time.monotonic()
+        call(root, **how)
+        extent.write_text(str(time.monotonic() - since))
 
     def strike(_: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if case.where == "workers":
-        from distributed import Client, LocalCluster
+        from distributed import Client
 
-        os.setpgid(0, 0)  # so that workers are killed with it
-        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
-        with cluster, Client(cluster):
-            if effects is not None:
-                effects.write_text("begun")
-            call(root, **how)
+        with Client(os.environ["SELF_READING_CLUSTER"]) as client:
+            client.wait_for_workers(2, timeout=60)
+            begun.write_text(json.dumps(list(client.run(os.getpid).values())))
+            timed()
         return
     with dask.config.set(scheduler="threads", num_workers=2):
         if case.where == "moto":
-            call(root, **how)
+            begun.touch()
+            timed()
             return
         with before_effect(kill_at, strike) as n_effects:
             call(root, **how)
-        if effects is not None:
-            effects.write_text(str(n_effects()))
+        extent.write_text(str(n_effects()))
+
+
+@contextlib.contextmanager
+def cluster_of_two():
+    """A cluster that another process runs; its address."""
+    answer, ask = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setpgid(0, 0)  # all of its workers are killed with it
+            os.close(ask[1])
+            from distributed import LocalCluster
+
+            with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+                os.write(answer[1], cluster.scheduler_address.encode())
+                os.read(ask[0], 1)
+        finally:
+            os._exit(0)
+    os.close(answer[1])
+    os.close(ask[0])
+    try:
+        address = os.read(answer[0], 1000).decode()
+        assert address, "the cluster did not start"
+        yield address
+    finally:
+        os.close(ask[1])
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def judge(case: Case, root: str, notes: Path) -> None:
@@ -272,31 +306,30 @@ def measured(case: Case, seed: int, scratch: Path) -> float:
     """Effects that a call has with threads, or its seconds."""
     with place(case, seed, -1 - list(CALLS).index(case.call), scratch) as root:
         trouble = in_child(scratch, make, root)
-        begun, effects = time.monotonic(), scratch / "effects"
-        trouble += in_child(scratch, act, case, root, 0, effects)
-        seconds = time.monotonic() - begun
+        trouble += in_child(scratch, act, case, root, scratch)
         trouble += in_child(scratch, judge, case, root, scratch / "left")
         left = (scratch / "left").read_text() if not trouble else ""
         assert trouble + left == "", (case, trouble, left)
-        return int(effects.read_text()) if case.where == "threads" else seconds
+        return float((scratch / "extent").read_text())
 
 
 def kill(case: Case, root: str, scratch: Path, extent: float, rng: np.random.Generator) -> bool:
     """Kill the call once; whether it was interrupted."""
-    log, effects = scratch / "log", scratch / "effects"
+    log, begun = scratch / "log", scratch / "begun"
     log.unlink(missing_ok=True)
-    effects.unlink(missing_ok=True)
+    begun.unlink(missing_ok=True)
     if case.where == "threads":
         at = int(rng.integers(1, int(extent) + 1))
-        pid = child(act, case, root, at, effects, log=log)
+        pid = child(act, case, root, scratch, at, log=log)
     else:
-        pid = child(act, case, root, 0, effects, log=log)
-        if case.where == "workers":  # it takes seconds until there are any
-            until(effects.exists, pid)
-            extent = 1.5
+        pid = child(act, case, root, scratch, log=log)
+        until(begun.exists, pid)
+        if case.where == "workers" and rng.random() < 0.5:
+            until(lambda: False, pid, float(rng.uniform(0, extent)))
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(json.loads(begun.read_text())[int(rng.integers(2))], signal.SIGKILL)
         until(lambda: False, pid, float(rng.uniform(0, extent)))
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if case.where == "workers" else os.kill)(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status) and status:
         case.trouble += log.read_text()
@@ -311,7 +344,7 @@ def run_case(case: Case, seed: int, number: int, scratch: Path, extent: float) -
             case.kills += 1
             if rng.random() > AGAIN:
                 break
-        case.trouble += in_child(scratch, act, case, root)
+        case.trouble += in_child(scratch, act, case, root, scratch)
         wrong = in_child(scratch, judge, case, root, scratch / "left")
         case.lost = int("Mismatched" in wrong or "Shape" in wrong or "shape" in wrong)
         case.trouble += wrong
@@ -329,12 +362,14 @@ def run(n_cases: int, seed: int, where: str, begin: int = 0) -> list[Case]:
         scratch = stack.enter_context(scratch_directory())
         if where == "moto":
             os.environ.update(stack.enter_context(in_other_process("moto")).environment)
+        if where == "workers":
+            os.environ["SELF_READING_CLUSTER"] = stack.enter_context(cluster_of_two())
         for number in range(begin, begin + n_cases):
             case = draw(number, where)
             what = case.call, case.strategy
-            if what not in known and where != "workers":
+            if what not in known:
                 known[what] = measured(draw(number, where), seed, scratch)
-            cases.append(run_case(case, seed, number, scratch, known.get(what, 1.0)))
+            cases.append(run_case(case, seed, number, scratch, known[what]))
     return cases
 
 
