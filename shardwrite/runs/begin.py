@@ -132,6 +132,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in there:
         check_surroundings(job.target)
         check_place(job)
+    _refuse_left_alone(there)
     for job in there:
         _make_way(job)
     sessions = _begin_all(jobs, engine, stack)
@@ -496,6 +497,28 @@ def _make_way(job: Job) -> None:
                 raise _not_again(found)
             give_up(found)
         refuse_overlapping_runs(job.target, intent, restart=restart)
+
+
+def _refuse_left_alone(jobs: Sequence[Job]) -> None:
+    """Refuse to go on with updates whose values the first of them kept, if its run is gone.
+
+    They may have changed shards that it reads; see `runs.staged`.
+    """
+    staged = [job for job in jobs if job.plan.staged_with is not None]
+    if len(staged) > 1 and tidied_run(staged[0].target) is None:
+        left = next((job for job in staged if tidied_run(job.target) is not None), None)
+        if left is not None:
+            raise values_gone(left.target)
+
+
+def values_gone(target: Target) -> JournalError:
+    """Error of an update whose values went with the run of another one of the same call."""
+    return JournalError(
+        f"the values that an update was to write to {target.label} are gone, since another update "
+        "of the same call was given up, or has ended. Some of its shards may be new. Give it up, "
+        "too, with abandon (shardwrite abandon)",
+        path=str(target.run_path),
+    )
 
 
 def _not_again(found: RunDirectory) -> JournalError:

@@ -31,6 +31,7 @@ from functools import partial
 from typing import NoReturn
 
 import shardwrite._dask as dask
+from shardwrite.checks import flag
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ChangedError, JournalError, PlanError, RunEndedError, SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
@@ -41,6 +42,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.read.array import as_dask_array, open_at
 from shardwrite.results import human
 from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_into
+from shardwrite.runs.begin import values_gone
 from shardwrite.runs.execute import OnReport, Run, execute, tell_found
 from shardwrite.runs.job import Job, NoChunks, RunOptions, TaskBox, target_of_update
 from shardwrite.runs.reads import are_read
@@ -62,6 +64,7 @@ def staged_where_read(
     - `is_asked`: whether they do so in any case.
     - Raises PlanError if the values do not fit into memory, or on the disk. Nothing was begun.
     """
+    flag("staged", is_asked)
     updates = [job for job in jobs if job.is_update]
     if is_asked and len(updates) < len(jobs):
         raise SpecError(
@@ -179,20 +182,12 @@ def _keep_values(n_kept: int, run: Run) -> None:
     sessions = [each for each in run.sessions if each.job.plan.staged_with is not None]
     if not sessions:
         return
-    keeper, *others = sessions
-    is_new = keeper.directory.begun_with is not None
-    orphans = [each for each in others if is_new and each.directory.begun_with is None]
-    if not any(len(each.ledger.missing) for each in sessions) and not orphans:
+    if not any(len(each.ledger.missing) for each in sessions):
         tell_found(run.on_report, sum(each.job.plan.kept_nbytes for each in sessions))
         return
-    if orphans or len(sessions) < n_kept:
-        lost = (orphans or sessions)[0]
-        raise JournalError(
-            f"the values that an update was to write to {lost.job.target.label} are gone, since "
-            "another update of the same call was given up, or has ended. Some of its shards may be "
-            "new. Give it up, too, with abandon (shardwrite abandon)",
-            path=str(lost.directory.target.run_path),
-        )
+    keeper = sessions[0]
+    if len(sessions) < n_kept:  # the keeper has ended, or is not the first any more
+        raise values_gone(keeper.job.target)
     with _unless_ended(keeper):
         jobs = [
             _job_of_values(session, keeper, number, run.engine)
@@ -200,6 +195,8 @@ def _keep_values(n_kept: int, run: Run) -> None:
         ]
         if all(job.target.is_published for job in jobs):
             _take_whole(jobs, run)
+        elif any(each.n_resumed for each in sessions):
+            raise _changed(jobs, "they are missing")
         else:
             if not keeper.job.target.in_store:
                 with contextlib.suppress(FileExistsError):
@@ -237,12 +234,17 @@ def _take_whole(jobs: Sequence[Job], run: Run) -> None:
             if found.sessions:
                 found.finish()
     except (ChangedError, SpecError) as error:
-        raise JournalError(
-            f"the values that an update was to write are not what they were ({error.message}). "
-            "Some shards may be new. Give the update up with abandon (shardwrite abandon)",
-            path=jobs[0].target.label,
-        ) from error
+        raise _changed(jobs, error.message) from error
     tell_found(run.on_report, sum(job.plan.raw_nbytes for job in jobs))
+
+
+def _changed(jobs: Sequence[Job], why: str) -> JournalError:
+    """Error of values that are not what they were, and cannot be computed again."""
+    return JournalError(
+        f"the values that an update was to write are not what they were: {why}. Some of its shards "
+        "may be new. Give it up with abandon (shardwrite abandon)",
+        path=jobs[0].target.label,
+    )
 
 
 @contextlib.contextmanager

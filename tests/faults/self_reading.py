@@ -323,7 +323,7 @@ def kill(case: Case, root: str, scratch: Path, extent: float, rng: np.random.Gen
         pid = child(act, case, root, scratch, at, log=log)
     else:
         pid = child(act, case, root, scratch, log=log)
-        until(begun.exists, pid)
+        until(begun.exists, pid, 300)  # workers that were killed before come back
         if case.where == "workers" and rng.random() < 0.5:
             until(lambda: False, pid, float(rng.uniform(0, extent)))
             with contextlib.suppress(ProcessLookupError, ValueError):
