@@ -231,7 +231,7 @@ def act(case: Case, root: str, notes: Path, kill_at: int = 0) -> None:
         from distributed import Client
 
         with Client(os.environ["SELF_READING_CLUSTER"]) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(1, timeout=60)  # of which one may have been killed before
             begun.write_text(json.dumps(list(client.run(os.getpid).values())))
             timed()
         return
@@ -326,8 +326,9 @@ def kill(case: Case, root: str, scratch: Path, extent: float, rng: np.random.Gen
         until(begun.exists, pid, 300)  # workers that were killed before come back
         if case.where == "workers" and rng.random() < 0.5:
             until(lambda: False, pid, float(rng.uniform(0, extent)))
-            with contextlib.suppress(ProcessLookupError, ValueError):
-                os.kill(json.loads(begun.read_text())[int(rng.integers(2))], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(rng.choice(json.loads(begun.read_text()))), signal.SIGKILL)
+            (scratch / "struck").touch()
         until(lambda: False, pid, float(rng.uniform(0, extent)))
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -360,11 +361,14 @@ def run(n_cases: int, seed: int, where: str, begin: int = 0) -> list[Case]:
     cases, known = [], {}
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(scratch_directory())
+        struck, cluster = scratch / "struck", stack.enter_context(contextlib.ExitStack())
         if where == "moto":
             os.environ.update(stack.enter_context(in_other_process("moto")).environment)
-        if where == "workers":
-            os.environ["SELF_READING_CLUSTER"] = stack.enter_context(cluster_of_two())
         for number in range(begin, begin + n_cases):
+            if where == "workers" and (number == begin or struck.exists()):
+                cluster.close()
+                os.environ["SELF_READING_CLUSTER"] = cluster.enter_context(cluster_of_two())
+                struck.unlink(missing_ok=True)
             case = draw(number, where)
             what = case.call, case.strategy
             if what not in known:
