@@ -156,6 +156,24 @@ def test_the_same_call_goes_on(phase, strategy, path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES + 2)
 
 
+@pytest.mark.parametrize("strategy", ["C", "append only", "in place"])
+def test_a_flip_goes_on(strategy, path):
+    """Half of what it would read is changed."""
+
+    def flip(**how):
+        y = shardwrite.from_sharded_zarr(path)[::-1]
+        how |= {"strategy": STRATEGIES[strategy], "memory_limit": FEW}
+        return shardwrite.write_region(y, path, ..., **how)
+
+    n_groups = n_groups_of(shardwrite.from_sharded_zarr(path)[::-1], path)
+    with interrupted_after(n_groups + n_groups // 2) as progress:
+        flip(progress=progress)
+    n_new = (zarr.open_array(path)[...] != VALUES).mean()
+    assert 0.1 < n_new < 0.9
+    assert flip().n_resumed_shards > 0
+    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES[::-1])
+
+
 @pytest.mark.parametrize("phase", [1, 2])
 def test_it_is_given_up_in_either_phase(phase, path):
     n_new = interrupt(path, phase)
@@ -265,8 +283,9 @@ def test_one_update_of_several_is_not_made_alone(path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], 2 * VALUES)
 
 
+@pytest.mark.parametrize("durability", ["full", "none"])
 @pytest.mark.parametrize("n_ended", [0, 1, 2])
-def test_runs_of_two_arrays_end_one_after_the_other(n_ended, path, monkeypatch):
+def test_runs_of_two_arrays_end_one_after_the_other(n_ended, durability, path, monkeypatch):
     """The same call knows that all is done, and changes nothing twice, though nothing names it."""
     n = 0
 
@@ -279,9 +298,9 @@ def test_runs_of_two_arrays_end_one_after_the_other(n_ended, path, monkeypatch):
     with monkeypatch.context() as patch:
         seams.before(patch, "end a run", strike)
         with contextlib.suppress(Interruption):
-            swap(path)
+            swap(path, durability=durability)
     if n_ended < 2:
-        swap(path)
+        swap(path, durability=durability)
     for name in "xz":
         np.testing.assert_array_equal(zarr.open_array(path.parent / name)[...], 2 * VALUES)
     assert nothing_beside(path)
