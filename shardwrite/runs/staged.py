@@ -43,7 +43,7 @@ from shardwrite.read.array import as_dask_array, open_at
 from shardwrite.results import human
 from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_into
 from shardwrite.runs.begin import values_gone
-from shardwrite.runs.execute import OnReport, Run, execute, tell_found
+from shardwrite.runs.execute import OnReport, Progress, Run, execute, tell_found
 from shardwrite.runs.job import Job, NoChunks, RunOptions, TaskBox, target_of_update
 from shardwrite.runs.reads import are_read
 from shardwrite.runs.result import WriteResult
@@ -201,7 +201,9 @@ def _keep_values(n_kept: int, run: Run) -> None:
             if not keeper.job.target.in_store:
                 with contextlib.suppress(FileExistsError):
                     jobs[0].target.beside.parent.mkdir()
-            execute(jobs, run.engine, run.on_report)
+            # A function of the user counts shards of the array, and a bar all that is written.
+            shown = run.on_report if isinstance(run.on_report, Progress) else False
+            execute(jobs, run.engine, shown)
     for session, job in zip(sessions, jobs, strict=True):
         x, plan = _values_of(session.job), session.job.plan
         kept = as_dask_array(open_at(job.target.place), x.chunks)

@@ -33,10 +33,14 @@ import power_cut
 import seams
 from ends import before_effect
 from helpers import scratch
-from scenarios import Scenario
+from scenarios import STRATEGIES, UNSHARDED, Scenario
 
 FAULTS = ("cut", "kill")
-KINDS = [*judging.KINDS, ("consume", "replace")]
+KINDS = [
+    *judging.KINDS,
+    ("consume", "replace"),
+    *(("self-reading", strategy) for strategy in STRATEGIES if strategy != UNSHARDED),
+]
 _N_EFFECTS = 200
 """Of an operation of which no more is known."""
 

@@ -158,7 +158,7 @@ def set_up(case: Case, home: Path, seed: int) -> Iterator[Scenario]:
 
 def follow(scenario: Scenario, what: str) -> None:
     """What a user may do after the operation has failed, or has not."""
-    if what == "same":
+    if what == "same" or scenario.is_once:
         scenario.run()
         return
     with refusals_of(scenario):
@@ -193,7 +193,8 @@ def judge_all(case: Case, scenario: Scenario) -> None:
     if not case.in_place:
         judge(case, scenario)
     with refusals_of(scenario):
-        shardwrite.abandon(scenario.path)
+        if not scenario.is_once:
+            shardwrite.abandon(scenario.path)
     if not scenario.comes_first:
         judge(case, scenario)
         check_verify(case, scenario)

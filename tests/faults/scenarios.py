@@ -67,9 +67,12 @@ class Scenario:
         Called with them whenever there are more.
     comes_first : bool
         Whether other operations are refused until this one has ended.
+    is_once : bool
+        Whether it must be finished, and not given up and made anew.
     """
 
     comes_first = False
+    is_once = False
 
     def __init__(self, case: Any, path: Path, rng: np.random.Generator) -> None:
         self.case, self.path, self.rng = case, path, rng
@@ -227,6 +230,30 @@ class Erase(Update):
             durability=self.case.durability,
             memory_limit=_MEMORY,
             progress=self.report,
+        )
+
+
+class SelfReading(Update):
+    """A region is flipped, which reads what it changes. To do so again would flip it back."""
+
+    is_once = True
+
+    def make(self) -> None:
+        super().make()
+        (old,) = self.candidates
+        self.wanted = old.copy()
+        self.wanted[self.region] = old[self.region][::-1, ::-1]
+
+    def act(self) -> None:
+        y = shardwrite.from_sharded_zarr(self.path, chunks=(64, 100))[self.region]
+        y[::-1, ::-1].to_sharded_zarr(
+            self.path,
+            region=self.region,
+            strategy=STRATEGIES[self.case.strategy],
+            durability=self.case.durability,
+            memory_limit=_MEMORY,
+            progress=self.report,
+            source_id="flipped",
         )
 
 
@@ -556,6 +583,7 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "stream": Stream,
     "update": Update,
     "erase": Erase,
+    "self-reading": SelfReading,
     "fresh": Fresh,
     "several": Several,
     "replacement": Replacement,

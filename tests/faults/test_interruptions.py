@@ -66,6 +66,13 @@ def test_strikes_under_a_run_on_several_arrays(tmp_path, fault):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("fault", interruptions.FAULTS)
+def test_strikes_under_updates_that_read_what_they_change(tmp_path, fault):
+    kinds = [kind for kind in interruptions.KINDS if kind[0] == "self-reading"]
+    assert len(run(tmp_path, fault, "ext4", 12, seed=1, kinds=kinds)["operations"]) == 4
+
+
+@pytest.mark.long
 def test_power_cuts_under_conversions(tmp_path):
     kinds = [kind for kind in interruptions.KINDS if kind[0] in ("conversion", "in-place")]
     assert len(run(tmp_path, "cut", "ext4", 10, seed=4, kinds=kinds)["operations"]) == 4

@@ -56,19 +56,25 @@ class Interruption(BaseException):
     """What stops a call, as a signal does."""
 
 
-@contextlib.contextmanager
-def interrupted_after(n_reports):
-    """A function for ``progress=`` that stops the call after so many reports."""
-    n = 0
+class Bar:
+    """What is shown the progress of both phases, and stops the call after so many reports."""
 
-    def progress(_):
-        nonlocal n
-        n += 1
-        if n == n_reports:
+    def __init__(self, n_reports):
+        self.n_left = n_reports
+
+    def __call__(self, report):
+        self.n_left -= 1
+        if not self.n_left:
             raise Interruption
 
+    def found(self, raw_nbytes):
+        """What was there before."""
+
+
+@contextlib.contextmanager
+def interrupted_after(n_reports):
     with pytest.raises(Interruption):
-        yield progress
+        yield Bar(n_reports)
 
 
 def plus_one(path, **how):
@@ -349,6 +355,12 @@ def test_wrong_input_begins_nothing(path):
         with pytest.raises((SpecError, TypeError, shardwrite.PlanError), match=why):
             wrong()
     assert nothing_beside(path)
+
+
+def test_a_function_is_told_of_the_shards_alone(path):
+    told = []
+    plus_one(path, progress=lambda report: told.extend(report.shards))
+    assert sorted(told) == list(range(24))
 
 
 def test_nobody_is_warned_in_vain(path):
