@@ -186,7 +186,10 @@ def _journals_of(
 
 def _tell_source(session: Session) -> None:
     """Warn if shards are kept that may have been written from other data."""
-    if session.n_resumed and session.job.plan.source.identity.startswith(BY_CHUNKS):
+    plan = session.job.plan
+    if plan.staged_with is not None:
+        return  # `runs.staged` does so, with its own remedy
+    if session.n_resumed and plan.source.identity.startswith(BY_CHUNKS):
         warnings.warn(
             f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
             "interrupted run. Nothing names its source but dtype and chunks, which are the same: "

@@ -183,6 +183,7 @@ def _keep_values(n_kept: int, run: Run) -> None:
     if not sessions:
         return
     if not any(len(each.ledger.missing) for each in sessions):
+        _warn_if_unnamed(sessions[0].job)
         tell_found(run.on_report, sum(each.job.plan.kept_nbytes for each in sessions))
         return
     keeper = sessions[0]
@@ -219,15 +220,7 @@ def _job_of_values(session: Session, keeper: Session, number: int, engine: Engin
 
 def _take_whole(jobs: Sequence[Job], run: Run) -> None:
     """Finish the run that has written all values, of which nothing is computed any more."""
-    identity = jobs[0].plan.source.identity
-    if identity.startswith(BY_CHUNKS):
-        warnings.warn(
-            "values are taken that an interrupted call has computed. Nothing names its source but "
-            "dtype and chunks, which are the same: if the data are others now, give that call up "
-            "with abandon. source_id= tells sources apart",
-            UserWarning,
-            stacklevel=2,
-        )
+    _warn_if_unnamed(jobs[0])
     whole = [replace(job, source=NoChunks()) for job in jobs]
     try:
         with Run.open(whole, run.engine, mode="prepare") as found:
@@ -238,6 +231,18 @@ def _take_whole(jobs: Sequence[Job], run: Run) -> None:
     except (ChangedError, SpecError) as error:
         raise _changed(jobs, error.message) from error
     tell_found(run.on_report, sum(job.plan.raw_nbytes for job in jobs))
+
+
+def _warn_if_unnamed(job: Job) -> None:
+    """Warn if values are taken that may be those of another source."""
+    if job.plan.source.identity.startswith(BY_CHUNKS):
+        warnings.warn(
+            "values are taken that an interrupted call has computed. Nothing names its source but "
+            "dtype and chunks, which are the same: if the data are others now, give that call up "
+            "with abandon. source_id= tells sources apart",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _changed(jobs: Sequence[Job], why: str) -> JournalError:
