@@ -359,6 +359,8 @@ class Request:
     intent: Intent
     document: str  # metadata document with which the run begins
     n_shards: int = 0  # number of shards, if the run writes several arrays
+    # Whether an array that is replaced stays until the new one is whole, where that is possible
+    keeps_old: bool = False
 
 
 def begin_run(
@@ -549,10 +551,13 @@ def _runs_of(
     def run_of(number: int, request: Request) -> RunDirectory:
         target, intent = request.target, request.intent
         document = request.document.encode()
+        replaces = target not in fresh and _replaces(target, intent)
+        is_whole = replaces and isinstance(target.place, Directory) and target.is_published
         record = RunRecord.begun(
             intent,
             run=name,
-            replaces=target not in fresh and _replaces(target, intent),
+            replaces=replaces,
+            aside=request.keeps_old and is_whole,
             durability=durability,
             begun_by=begun_by,
             document_crc32c=crc32c(document),

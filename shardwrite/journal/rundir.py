@@ -25,7 +25,9 @@ The steps of a run in order, and in italics what a crash after each step leaves 
    have no link yet, it makes those.*
 3. Take the old array out of the consolidated metadata of the groups above, where readers would go
    on to find it. *The old array, which these groups do not list.* With ``mode="w"``, rename it to
-   ``run-<run>/replaced``. *No array.*
+   ``run-<run>/replaced``. *No array.* If it is to stay until the new one is whole, this step is
+   left out, tasks write in ``run-<run>/array-new``, and step 5 ends with what
+   :mod:`shardwrite.journal.handover` describes. *The old array.*
 4. Commit shards, and enter those of each task into the journal. *Shards without metadata, so that
    readers find no array.*
 5. Publish ``zarr.json``. Then make the groups above that are missing, nearest first, and update
@@ -76,6 +78,7 @@ from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
 from shardwrite.records import OtherVersionError
+from shardwrite.stores.base import Store
 from shardwrite.stores.looking import (
     is_there,
     listed,
@@ -153,6 +156,25 @@ class RunDirectory:
     def is_written_over(self) -> bool:
         """Whether objects of an old array stay until the new one is published, as in a bucket."""
         return self.replaces_array and not self.can_put_back
+
+    @property
+    def place(self) -> Place:
+        """Where the run writes: the place of its array, unless it builds that aside."""
+        if not self.record.aside:
+            return self.target.place
+        from shardwrite.journal.handover import built_in  # of arrays that are replaced
+
+        return built_in(self)
+
+    @property
+    def store(self) -> Store:
+        """Store of the objects that the run writes."""
+        return self.place.store
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the run builds its array aside, and readers still find another one, or none."""
+        return self.record.aside and self.place != self.target.place
 
     @property
     def keeps_values(self) -> bool:
@@ -275,6 +297,12 @@ class RunDirectory:
         """
         if not self.makes_array:
             return
+        if self.record.aside:
+            from shardwrite.journal.handover import make_new  # of arrays that are replaced
+
+            with self._told_of_takeover():
+                make_new(self, durability)
+            return
         above, level = self.target.above, durability
         replaces = self.record.replaces
         is_new = not replaces and not self.target.recovers
@@ -358,7 +386,7 @@ class RunDirectory:
         """
         self.check_mark()
         document = listed(self.document)
-        self._write(self.target.place, DOCUMENT, dump(document), durability, driver)
+        self._write(self.place, DOCUMENT, dump(document), durability, driver)
         return document
 
     def publish_groups(
@@ -482,8 +510,20 @@ class RunDirectory:
         - Raises RunEndedError if the run has ended meanwhile.
         """
         if report is not None:
-            self._write(self.target.place, REPORT_NAME, report, durability, driver)
-        self._write(self.target.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+            self._write(self.place, REPORT_NAME, report, durability, driver)
+        self._write(self.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+
+    def hand_over(self, durability: str, driver: str) -> None:
+        """Let an array that was built aside take the place of the old one, after its receipt.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        if self.record.aside:
+            from shardwrite.journal.handover import hand_over  # of arrays that are replaced
+
+            self._check_current(driver)
+            with self._told_of_takeover():
+                hand_over(self, durability, driver)
 
 
 def proof_in(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import math
@@ -255,7 +256,8 @@ def _request(job: Job) -> Request:
     """What a run is begun for."""
     metadata = job.plan.metadata
     intent = intent_of(job.plan, job.options.mode)
-    return Request(job.target, intent, metadata.text, metadata.grid.n_shards)
+    keeps_old = job.options.keeps_old and job.options.publish == "last"
+    return Request(job.target, intent, metadata.text, metadata.grid.n_shards, keeps_old)
 
 
 def _described(job: Job) -> str:
@@ -359,11 +361,16 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not directory.has_ended:
+        if not directory.has_ended and not _is_published_elsewhere(directory, error):
             raise
         raise RunEndedError(
             "another process has ended this run", path=str(directory.path)
         ) from error
+
+
+def _is_published_elsewhere(directory: RunDirectory, error: OSError) -> bool:
+    """Whether a path is missing because another process is handing over the array of the run."""
+    return error.errno == errno.ENOENT and directory.record.aside and not directory.is_aside
 
 
 @contextlib.contextmanager

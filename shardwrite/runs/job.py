@@ -60,6 +60,8 @@ class RunOptions(RunKeywords):
     # Whether ``zarr.json`` appears when the array is whole, or at the start of the run
     publish: str = "last"
     drop_hdf5: bool = False  # shards that are files of another format may become plain shards
+    # Whether an array that is replaced stays until the new one is whole, where that is possible
+    keeps_old: bool = True
     # What a user can do where an array exists. Not every operation can replace it.
     remedy_if_there: str = REPLACE
 

@@ -221,7 +221,7 @@ class Session:
         return WriteSpec(
             metadata=plan.metadata,
             strategy=plan.strategy,
-            store=self.job.target.store,
+            store=self.directory.store,
             run_path=str(self.work_path),
             parts=str(self._parts),
             driver=self.driver,
@@ -464,7 +464,7 @@ class Session:
 
         They are gone if somebody has removed or renamed the directory of the array meanwhile.
         """
-        metadata, store = self.job.plan.metadata, self.job.target.store
+        metadata, store = self.job.plan.metadata, self.directory.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
         keys = {rank: metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in some}
@@ -484,7 +484,7 @@ class Session:
         from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import ranks_of_objects  # of shards that are there
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        array = ShardedArray(self.job.plan.metadata, self.directory.store)
         there = ranks_of_objects(array, self.job.target.label)
         return np.setdiff1d(np.flatnonzero(self.ledger.nbytes > 0), there)
 
@@ -512,7 +512,7 @@ class Session:
         with self._publishing():
             if directory.record.replaces:
                 self._clear()
-            listed = present_listed(metadata, self.job.target.store)
+            listed = present_listed(metadata, self.directory.store)
             if self.job.makes_array:
                 return directory.publish(self.job.durability, self.driver, listed)
             if self.job.is_update or has_manifest(metadata.document):
@@ -531,6 +531,11 @@ class Session:
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
+
+    def hand_over(self) -> None:
+        """Let a new array that was built aside take the place of the old one."""
+        with self._publishing():
+            self.directory.hand_over(self.job.durability, self.driver)
 
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
@@ -662,7 +667,7 @@ class Session:
         """
         from shardwrite.read.array import ShardedArray  # of shards that are there
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        array = ShardedArray(self.job.plan.metadata, self.directory.store)
         if array.metadata.is_sharded:
             from shardwrite.read.inspection import (
                 inspect_shards,  # of shards that are there
@@ -700,7 +705,7 @@ class Session:
         from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import change_times, ranks_of_objects
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        array = ShardedArray(self.job.plan.metadata, self.directory.store)
         is_stored = ledger.nbytes[ranks] > 0
         if array.store.has_mtime:
             changed = change_times(engine, array, ranks)
@@ -724,7 +729,7 @@ class Session:
         from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import inspect_shards
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        array = ShardedArray(self.job.plan.metadata, self.directory.store)
         every = np.array(sorted(shards), dtype=np.int64)
         for ranks in np.split(every, range(_N_CHECKED, len(every), _N_CHECKED)):
             since = 0.0 if self.job.begun is None else file_system_time(self.work_path)
@@ -754,7 +759,7 @@ class Session:
             from shardwrite.read.array import ShardedArray  # of shards that are there
             from shardwrite.read.inspection import stored_sizes  # of shards that are there
 
-            sizes = stored_sizes(engine, ShardedArray(metadata, self.job.target.store), written)
+            sizes = stored_sizes(engine, ShardedArray(metadata, self.directory.store), written)
             ledger.forget(written[sizes != ledger.nbytes[written]].tolist())
         return len(written) - int(ledger.is_done[written].sum())
 
@@ -766,7 +771,7 @@ class Session:
         metadata, target = self.job.plan.metadata, self.job.target
         keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
         with as_store_error(target.label, "cannot make directories"):
-            target.place.make_directories(keys, self.job.durability)
+            self.directory.place.make_directories(keys, self.job.durability)
 
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
@@ -832,14 +837,17 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             document = session.publish()
             if document is None:
                 session.leave(result)
-            else:
-                new.append((session, document))
+                continue
+            new.append((session, document))
+            if session.directory.record.aside:
+                session.leave(result)
+                session.hand_over()
     plain = set[object]()  # groups that are there, and list no arrays
     for session, document in new:
         above = session.job.target.above
         if (above is None or above not in plain) and not session.publish_groups(document):
             plain.add(above)
-    is_new = {id(session) for session, _ in new}
+    is_new = {id(session) for session, _ in new if not session.directory.record.aside}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
             session.leave(result)
