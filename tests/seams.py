@@ -196,9 +196,12 @@ def run_of(path: Any, name: str | None = None) -> Any:
 
 def built_at(path: Path) -> Path:
     """Directory in which a run writes the shards of an array: aside, if it replaces one, or the
-    array's own."""
-    run = find_run(target_of(path))
-    return path if run is None or not run.makes_array else Path(run.place.label)
+    array's own. What lies beside the array may be torn."""
+    for new in state_beside(path).glob("run-*/array-*"):
+        text = receipt_of(path).read_text() if receipt_of(path).exists() else ""
+        if f'"run": "{new.parent.name.removeprefix("run-")}"' not in text:
+            return new
+    return path
 
 
 def status_of(path: Any, name: str | None = None) -> Any:

@@ -165,13 +165,13 @@ COVERED: dict[str, str] = {
     "or give --in-place, so that the new data take the name of SRC": (
         "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
     ),
-    "or call abandon (shardwrite abandon), which puts the old array back": (
+    "or call abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "To replace it by this one, give mode": (
         f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
     ),
-    "Or give it up with abandon (shardwrite abandon), which puts the old array back": (
+    "Or give it up with abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "It overwrites the objects of the old array, so nothing can be put back": (

@@ -470,7 +470,7 @@ def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
     if found.can_put_back and intent.mode != "w":
         raise JournalError(
             f"an unfinished run replaces the array at {found.target.label}, and this call says "
-            "nothing of replacing one. To put the old array back, call abandon (shardwrite "
+            "nothing of replacing one. To keep the old array, call abandon (shardwrite "
             'abandon). To replace it by this one, give mode="w" and restart=True '
             "(--overwrite --restart)",
             path=str(found.target.run_path),
@@ -724,7 +724,7 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())
     giving_up = (
         'start over with mode="w" and restart=True (--overwrite --restart), which takes its shards '
-        "away; or call abandon (shardwrite abandon), which puts the old array back"
+        "away; or call abandon (shardwrite abandon), which keeps the old array"
         if found.can_put_back
         else "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array

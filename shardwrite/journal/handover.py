@@ -33,17 +33,16 @@ import ctypes
 import errno
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardwrite.errors import StoreError
 from shardwrite.journal.receipt import read_receipt
+from shardwrite.place.base import Owner
 from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target
 from shardwrite.stores.directories import fsync_directory, make_directory, rights_of
 from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
-
-if TYPE_CHECKING:
-    from shardwrite.journal.rundir import RunDirectory
 
 _NEW, _OLD, _PREFIX = "array-new", "replaced", "array-"
 
@@ -75,23 +74,23 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
-def is_handed_over(run: RunDirectory) -> bool:
+def is_handed_over(run: Owner, target: Target) -> bool:
     """Whether the new array of a run stands at the name of the array."""
-    receipt = read_receipt(run.target)
+    receipt = read_receipt(target)
     return receipt is not None and receipt.names(run.run)
 
 
-def built_in(run: RunDirectory) -> Directory:
+def built_in(run: Owner, target: Target) -> Directory:
     """Place of the new array: in the directory of the run until it is handed over."""
     new = run.path / _NEW
     if is_there(new):
         return Directory(new)
-    if is_handed_over(run):
-        return run.target.directory
+    if is_handed_over(run, target):
+        return target.directory
     return Directory(_left(run) or new)
 
 
-def make_new(run: RunDirectory, durability: str) -> None:
+def make_new(run: Owner, target: Target, durability: str) -> None:
     """Take step 1. A hand-over that a process has left before the exchange begins again."""
     new = run.path / _NEW
     if is_there(new):
@@ -102,24 +101,27 @@ def make_new(run: RunDirectory, durability: str) -> None:
         left = _own(run)
         if left is None and not is_there(run.path / _OLD):
             left = run.path / f"fresh-{uuid.uuid4().hex}"
-            make_directory(left, rights_of(run.target.directory.path))
-        elif left is None or is_handed_over(run):
+            make_directory(left, rights_of(target.directory.path))
+        elif left is None or is_handed_over(run, target):
             return
         os.rename(left, new)
         if durability != "none":
             fsync_directory(run.path)
 
 
-def hand_over(run: RunDirectory, durability: str, driver: str) -> None:
-    """Take steps 3 to 5. The document and the receipt of the new array are written."""
-    place = run.target.directory.path
+def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[], object]) -> None:
+    """Take steps 3 to 5. The document and the receipt of the new array are written.
+
+    - `withdraw`: takes step 3.
+    """
+    place = target.directory.path
     with run.alone() as check, as_store_error(str(place), "cannot exchange"):
-        if is_handed_over(run):
+        if is_handed_over(run, target):
             return
-        run.withdraw(durability, driver)
+        withdraw()
         check()
         own = _own(run)
-        if own is None or is_handed_over(run):
+        if own is None or is_handed_over(run, target):
             return
         _exchange(place, own, run.path / _OLD)
         if durability != "none":
@@ -137,13 +139,13 @@ def _exchange(place: Path, own: Path, old: Path) -> None:
     os.rename(own, place)
 
 
-def put_back(run: RunDirectory) -> None:
+def put_back(run: Owner, target: Target) -> None:
     """Give an old array its name back that has lost it in step 5, for a run that was given up.
 
     - Raises StoreError if something else stands there.
     """
-    old, place = run.path / _OLD, run.target.directory.path
-    if is_handed_over(run) or not is_there(old):
+    old, place = run.path / _OLD, target.directory.path
+    if is_handed_over(run, target) or not is_there(old):
         return
     if is_there(place):
         raise StoreError(
@@ -158,12 +160,12 @@ def put_back(run: RunDirectory) -> None:
         fsync_directory(run.path)
 
 
-def _left(run: RunDirectory) -> Path | None:
+def _left(run: Owner) -> Path | None:
     """Directory of the new array, or of the old one after the exchange; None if it is gone."""
     return next(iter(listed(run.path, _PREFIX)), None)
 
 
-def _own(run: RunDirectory) -> Path | None:
+def _own(run: Owner) -> Path | None:
     """The same, after it was renamed to a name that only this process knows (step 4)."""
     left = _left(run)
     if left is None:

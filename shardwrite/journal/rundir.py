@@ -164,7 +164,7 @@ class RunDirectory:
             return self.target.place
         from shardwrite.journal.handover import built_in  # of arrays that are replaced
 
-        return built_in(self)
+        return built_in(self, self.target)
 
     @property
     def store(self) -> Store:
@@ -301,7 +301,7 @@ class RunDirectory:
             from shardwrite.journal.handover import make_new  # of arrays that are replaced
 
             with self._told_of_takeover():
-                make_new(self, durability)
+                make_new(self, self.target, durability)
             return
         above, level = self.target.above, durability
         replaces = self.record.replaces
@@ -523,7 +523,7 @@ class RunDirectory:
 
             self._check_current(driver)
             with self._told_of_takeover():
-                hand_over(self, durability, driver)
+                hand_over(self, self.target, durability, partial(self.withdraw, durability, driver))
 
 
 def proof_in(

@@ -691,7 +691,7 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     if over.record.aside:
         from shardwrite.journal.handover import put_back  # of arrays that are replaced
 
-        put_back(over)
+        put_back(over, over.target)
         _list_again(over)
         return
     if not over.record.replaces or is_there(over.path / "replaced"):
