@@ -432,6 +432,7 @@ SETS_ASIDE = {
     "stores/removal.py": {"remove_data"},
     # the array that a run replaces, and the one that a run has begun and not published
     "place/directory.py": {"make_room", "take_away"},
+    "journal/handover.py": {"_exchange"},
 }
 REMOVES_ITS_OWN = {
     "stores/removal.py": {"_remove", "discard_open_temporaries", "link_new", "set_aside"},
@@ -465,6 +466,8 @@ REMOVES_ITS_OWN = {
         "_take_over",
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
+    # the new array, until it has the name; an old one goes back
+    "journal/handover.py": {"make_new", "_own", "_exchange", "put_back"},
     "journal/lock.py": {
         "settle",
         "release",

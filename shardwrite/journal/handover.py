@@ -43,6 +43,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores.directories import fsync_directory, make_directory, rights_of
 from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
+from shardwrite.stores.removal import set_aside
 
 _NEW, _OLD, _PREFIX = "array-new", "replaced", "array-"
 
@@ -123,19 +124,19 @@ def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[]
         own = _own(run)
         if own is None or is_handed_over(run, target):
             return
-        _exchange(place, own, run.path / _OLD)
+        _exchange(run, place, own)
         if durability != "none":
             fsync_directory(place.parent)
             fsync_directory(run.path)
 
 
-def _exchange(place: Path, own: Path, old: Path) -> None:
+def _exchange(run: Owner, place: Path, own: Path) -> None:
     """Take step 5; the old array may be gone, or have left its name before."""
-    if is_there(place) and not is_there(old):
+    if is_there(place) and not is_there(run.path / _OLD):
         if exchange(place, own):
             return
-        os.rename(place, old)
-        fsync_directory(old.parent)
+        set_aside(place, "", run.proof(), _OLD)
+        fsync_directory(run.path)
     os.rename(own, place)
 
 

@@ -165,6 +165,8 @@ def follow(scenario: Scenario, what: str) -> None:
     with refusals_of(scenario):
         if what == "abandon":
             shardwrite.abandon(scenario.path)
+            if scenario.case.operation == "replacement":
+                scenario.acked = set()  # the old array stays
         elif what == "other":
             scenario.other()
         elif what == "writer":
