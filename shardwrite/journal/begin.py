@@ -552,12 +552,11 @@ def _runs_of(
         target, intent = request.target, request.intent
         document = request.document.encode()
         replaces = target not in fresh and _replaces(target, intent)
-        is_whole = replaces and isinstance(target.place, Directory) and target.is_published
         record = RunRecord.begun(
             intent,
             run=name,
             replaces=replaces,
-            aside=request.keeps_old and is_whole,
+            aside=request.keeps_old and replaces and target.is_published,
             durability=durability,
             begun_by=begun_by,
             document_crc32c=crc32c(document),

@@ -256,8 +256,7 @@ def _request(job: Job) -> Request:
     """What a run is begun for."""
     metadata = job.plan.metadata
     intent = intent_of(job.plan, job.options.mode)
-    keeps_old = job.options.keeps_old and job.options.publish == "last"
-    return Request(job.target, intent, metadata.text, metadata.grid.n_shards, keeps_old)
+    return Request(job.target, intent, metadata.text, metadata.grid.n_shards, job.keeps_old)
 
 
 def _described(job: Job) -> str:

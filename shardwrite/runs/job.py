@@ -29,6 +29,7 @@ from shardwrite.grid import Box, Shape
 from shardwrite.journal import rundir
 from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import REPLACE, Target
 from shardwrite.plan.identity import ShardWindow
 from shardwrite.plan.plan import Part, Plan
@@ -137,6 +138,13 @@ class Job:
     def durability(self) -> str:
         """Durability level of the run."""
         return self.target.durability(self.options.durability)
+
+    @property
+    def keeps_old(self) -> bool:
+        """Whether an array that the job replaces stays until the new one is whole."""
+        asked = self.options
+        is_directory = isinstance(self.target.place, Directory)
+        return asked.mode == "w" and asked.publish == "last" and asked.keeps_old and is_directory
 
     @property
     def makes_array(self) -> bool:

@@ -79,15 +79,26 @@ class _Read:
 def check_not_read(jobs: Sequence[Job]) -> None:
     """Refuse to change an array that a source reads.
 
-    An interrupted run would read again what it has changed before. An array that is replaced is set
-    aside before the source is read, and would read as its fill value.
+    An interrupted run would read again what it has changed before. An array in a bucket that is
+    replaced is hidden before the source is read, and would read as its fill value.
     """
     changed = [job for job in jobs if job.options.mode in ("w", "r+") or _is_public(job)]
     read = {place for job in jobs for place in _places_read(job)} if changed else set()
+    is_known_again = all(job.plan.source.is_stable for job in jobs)
     for job in changed if read else ():
-        if job.target.is_published:
-            is_replaced = job.options.mode == "w"
-            _refuse(read, job.target.store, job.target.label, is_replaced=is_replaced)
+        if not job.target.is_published:
+            continue
+        store, label = job.target.store, job.target.label
+        if not job.keeps_old:
+            _refuse(read, store, label, is_replaced=job.options.mode == "w")
+        elif not is_known_again and _touch(read, store):
+            raise SpecError(
+                "the source reads the array that it is to replace, and has no name by which the "
+                "same call is known again, which must not change the values once more",
+                field="source_id",
+                value=None,
+                remedy='give one, such as source_id="doubled"',
+            )
 
 
 def _is_public(job: Job) -> bool:
@@ -100,8 +111,7 @@ def refuse_reading(x: Any, store: Store, label: str) -> None:
 
 
 def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: bool) -> None:
-    target = _Read(*_location(store))
-    if not any(place.touches(target) for place in read):
+    if not _touch(read, store):
         return
     if is_replaced:
         raise SpecError(
@@ -116,6 +126,12 @@ def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: boo
         value=label,
         remedy="write the source to another path, and then that array into this one",
     )
+
+
+def _touch(read: Iterable[_Read], store: Store) -> bool:
+    """Whether some of the places are the array of a store."""
+    target = _Read(*_location(store))
+    return any(place.touches(target) for place in read)
 
 
 def _places_read(job: Job) -> Iterator[_Read]:
