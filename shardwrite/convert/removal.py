@@ -500,17 +500,14 @@ class Consumer:
             return
         table = inspect_shards(self._engine, self._target, ranks, deep=deep)
         table.refuse_unread(repr(self._target))
-        is_other = (table.stored_nbytes != ledger.nbytes[ranks]) | (
-            table.index_crcs != ledger.index_crcs[ranks]
-        )
-        bad = [*ranks[is_other].tolist(), *(rank for rank, _ in table.problems)]
-        if bad:
+        differing = table.against(ledger.nbytes, ledger.index_crcs).all
+        if len(differing):
             raise CorruptShardError(
                 "it is not what it was when it was compared with the source, whose objects are "
                 "removed. Nothing more is removed. If it was moved or replaced, put it back, and "
                 "make the same call again",
                 key=self._target.metadata.shard_key(
-                    unravel(bad[0], self._target.metadata.grid.counts)
+                    unravel(int(differing[0]), self._target.metadata.grid.counts)
                 ),
             )
 
@@ -653,16 +650,12 @@ def execute_consuming(
         (result,) = run.finish()
     if not run.sessions:
         array = ShardedArray(job.plan.metadata, job.target.store)
-        ledger = Ledger(job.plan.metadata.grid)
         ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=False)
         table.refuse_unread(job.target.label)
         if table.problems:
             raise CorruptShardError(f"of {job.target.label}: {table.problems[0][1]}")
-        ledger.is_done[:] = True
-        ledger.nbytes[:], ledger.n_chunks[:] = table.stored_nbytes, table.n_chunks
-        ledger.index_crcs[:] = table.index_crcs
-        consumer.begin(ledger, None)
+        consumer.begin(Ledger.of(job.plan.metadata.grid, table), None)
     return result
 
 

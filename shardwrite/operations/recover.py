@@ -72,7 +72,6 @@ from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
 from shardwrite.runs.execute import Run
 from shardwrite.runs.job import ChunkSource, Job, NoChunks, RunOptions
-from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.base import Store, changed_meanwhile
@@ -470,13 +469,11 @@ class _Shards:
         """
         job, engine, array, good = self.job, self.engine, self.array, self.good
         job.target.place.sweep(partial(drivers_on, job.target))
-        ledger = ledger_of(array, self.table)
+        ledger = Ledger.of(array.metadata.grid, self.table)
         now = inspect_shards(engine, array, good, deep=False)
-        is_other = (now.stored_nbytes != ledger.nbytes[good]) | (
-            now.index_crcs != ledger.index_crcs[good]
-        )
-        if is_other.any():
-            raise changed_meanwhile(self.key(int(good[is_other][0])))
+        differing = now.against(ledger.nbytes, ledger.index_crcs).all
+        if len(differing):
+            raise changed_meanwhile(self.key(int(differing[0])))
         if job.durability != "none":
             of_objects(engine, array, good, _sync)
         ledger.forget(self.table.bad)

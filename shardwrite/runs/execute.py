@@ -459,7 +459,7 @@ class SourceWatch:
             raise _refusal(self._key(int(changed[0])), "is changed again and again")
         ledger = session.ledger
         if source.metadata.grid == session.job.plan.metadata.grid:
-            gone = np.setdiff1d(np.flatnonzero(ledger.nbytes > 0), ranks)
+            gone = ledger.gone(ranks)
             if len(gone):
                 raise _refusal(self._key(int(gone[0])), "was copied, and is gone")
         lost = [rank for rank in self._made_of(changed.tolist()) if ledger.is_done[rank]]
