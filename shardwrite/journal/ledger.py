@@ -104,10 +104,6 @@ class Ledger:
         """Ranks of the shards that are not done."""
         return np.flatnonzero(~self.is_done)
 
-    def gone(self, there: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Ranks of the shards that have an object, and are not among those that are there."""
-        return np.setdiff1d(np.flatnonzero(self.nbytes > 0), there)
-
     def left_in_groups(self, group_edges: Sequence[Edges]) -> npt.NDArray[np.int64]:
         """Number of shards in each group that are not done yet.
 
@@ -121,6 +117,10 @@ class Ledger:
                 return np.zeros(0, dtype=np.int64)
             left = np.add.reduceat(left, starts, axis=axis)
         return left.ravel()
+
+    def gone(self, there: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Ranks of the shards that have an object, and are not among those that are there."""
+        return np.setdiff1d(np.flatnonzero(self.nbytes > 0), there)
 
     def done_within(self, box: Box) -> frozenset[tuple[int, ...]]:
         """Positions in the shard grid of the shards that overlap a box and are done."""
