@@ -366,7 +366,7 @@ def _range_in(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
 _AT_ONCE = 64
 """Indexes that a listing asks for at a time."""
 
-_WRITES_AT_ONCE = 8
+_WRITES_AT_ONCE = 2
 """Shards that a flush writes at a time."""
 
 _DEFAULT_NBYTES = 2**28
