@@ -39,7 +39,6 @@ from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT, without_keys
-from shardwrite.grid import unravel
 from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
@@ -434,18 +433,14 @@ class _Shards:
         """Ranks of the shards that have no object."""
         return np.setdiff1d(np.arange(self.array.metadata.grid.n_shards), self.table.ranks)
 
-    def key(self, rank: int) -> str:
-        """Key of a shard."""
-        metadata = self.array.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
-
     def report(self) -> Recovery:
         """What was there."""
+        key_of = self.array.metadata.key_of_rank
         return Recovery(
             path=self.job.target.label,
             n_shards=self.array.metadata.grid.n_shards,
             n_good=len(self.good),
-            bad=tuple(f"{self.key(rank)}: {message}" for rank, message in self.table.problems),
+            bad=tuple(f"{key_of(rank)}: {message}" for rank, message in self.table.problems),
             n_missing=len(self.missing),
             n_temporaries=self.n_temporaries,
         )
@@ -473,7 +468,7 @@ class _Shards:
         now = inspect_shards(engine, array, good, deep=False)
         differing = now.against(ledger.nbytes, ledger.index_crcs).all
         if len(differing):
-            raise changed_meanwhile(self.key(int(differing[0])))
+            raise changed_meanwhile(array.metadata.key_of_rank(differing[0]))
         if job.durability != "none":
             of_objects(engine, array, good, _sync)
         ledger.forget(self.table.bad)

@@ -560,7 +560,7 @@ def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
     shards = np.flatnonzero(table.n_shared)
     if not len(shards):
         return ()
-    key = metadata.shard_key(unravel(int(table.ranks[shards[0]]), metadata.grid.counts))
+    key = metadata.key_of_rank(table.ranks[shards[0]])
     told = f"{int(table.n_shared.sum()):,} inner chunks have the same bytes as another one"
     return (f"{told} of their shard, in {len(shards):,} shards, first in {key}; both are kept",)
 

@@ -335,7 +335,7 @@ def _numbers(
     array: ShardedArray, ranks: npt.NDArray[np.int64], number_of: Callable[[Store, str], int]
 ) -> npt.NDArray[np.int64]:
     metadata, store = array.metadata, array.store
-    keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
+    keys = (metadata.key_of_rank(rank) for rank in ranks.tolist())
     return np.fromiter((number_of(store, key) for key in keys), np.int64, len(ranks))
 
 

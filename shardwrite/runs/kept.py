@@ -105,16 +105,12 @@ class _Differences:
         """Whether there is a difference."""
         return bool(len(self.lost) or len(self.changed))
 
-    def key(self, rank: int) -> str:
-        """Key of a shard."""
-        metadata = self.array.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
-
     def error(self, label: str) -> ChangedError:
         """The error that names them."""
+        key_of = self.array.metadata.key_of_rank
         changed, missing = self.changed[:1000].tolist(), self.lost[:1000].tolist()
-        told = [f"{self.key(rank)}: {self.notes[rank]}" for rank in changed[:4]]
-        told += [f"{self.key(rank)}: {self.notes.get(rank, 'gone')}" for rank in missing[:4]]
+        told = [f"{key_of(rank)}: {self.notes[rank]}" for rank in changed[:4]]
+        told += [f"{key_of(rank)}: {self.notes.get(rank, 'gone')}" for rank in missing[:4]]
         n = len(self.lost) + len(self.changed)
         more = ", ..." if n > len(told) else ""
         is_bad = any(rank in self.notes for rank in self.lost.tolist())
@@ -123,8 +119,8 @@ class _Differences:
             f"{label} is not what its last run left. {n:,} shards differ "
             f"({', '.join(told)}{more}): {how}. The same call goes on then",
             path=label,
-            changed=[self.key(rank) for rank in changed],
-            missing=[self.key(rank) for rank in missing],
+            changed=[key_of(rank) for rank in changed],
+            missing=[key_of(rank) for rank in missing],
         )
 
 
@@ -308,8 +304,9 @@ def _there(label: str, engine: Engine, found: _Differences) -> Ledger:
     table.refuse_unread(label)
     if table.problems:
         rank, message = table.problems[0]
+        key = array.metadata.key_of_rank(rank)
         raise CorruptShardError(
-            f"{label}: {len(found.lost)} shards are gone, and {found.key(rank)} is bad "
-            f"({message}); {HOW_TO_GO_ON}"
+            f"{label}: {len(found.lost)} shards are gone, and {key} is bad ({message}); "
+            f"{HOW_TO_GO_ON}"
         )
     return Ledger.of(array.metadata.grid, table)

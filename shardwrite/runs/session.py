@@ -28,7 +28,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.node import has_manifest
-from shardwrite.grid import Box, Shape, unravel
+from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
@@ -467,7 +467,7 @@ class Session:
         metadata, store = self.job.plan.metadata, self.job.target.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
-        keys = {rank: metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in some}
+        keys = {rank: metadata.key_of_rank(rank) for rank in some}
         gone = [rank for rank, key in keys.items() if store.size(key) is None]
         # A network file system may remember that there was no such file. A list is read anew.
         if gone and (gone := np.intersect1d(gone, self._lost()).tolist()):
@@ -499,7 +499,7 @@ class Session:
         metadata, label = self.job.plan.metadata, self.job.target.label
         lost = self._lost()
         if len(lost):
-            key = metadata.shard_key(unravel(int(lost[0]), metadata.grid.counts))
+            key = metadata.key_of_rank(lost[0])
             raise StoreError(
                 f"{len(lost):,} shards that workers have written are not in {label}, as this "
                 f"process sees it; the first is {key!r}. The workers may reach another service: "
@@ -548,7 +548,7 @@ class Session:
     def _clear(self) -> None:
         """Remove objects of an old array in a bucket that the new one does not have."""
         metadata, stored = self.job.plan.metadata, np.flatnonzero(self.ledger.nbytes > 0).tolist()
-        keys = {metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in stored}
+        keys = {metadata.key_of_rank(rank) for rank in stored}
         keys |= {REPORT_NAME} if self.job.options.keep_report else set()
         self.directory.clear(keys)
 
