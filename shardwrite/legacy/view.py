@@ -152,9 +152,8 @@ _shards: WeakValueDictionary[tuple[object, str], ShardChanges] = WeakValueDictio
 def shard_of(store: Store, key: str) -> ShardChanges:
     """What waits for an object; it exists as long as somebody uses it.
 
-    - `store`: the store of the object. Two stores of zarr-python give the same changes if they
-      are known to hold the same object: the same directory, the same memory, or the same place of a
-      bucket.
+    - `store`: the store of the object. Two stores of zarr-python give the same if they are known to
+      hold the same object: the same directory, the same memory, or the same place of a bucket.
     """
     return _shards.setdefault(_identity(store, key), ShardChanges())
 
@@ -880,7 +879,7 @@ class TransformerView(Store):
 async def _flush_streams() -> None:
     """Write what waits in this process, as the store below is asked which keys it has."""
     for stream in list(_streams):
-        if stream.view is not None:
+        if stream.is_open and stream.view is not None:
             await stream.view.flush()
 
 

@@ -169,10 +169,12 @@ def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Di
     ranks = ranks[noted[ranks] > -2]
     sizes = stored_sizes(engine, array, ranks)
     lost, changed, _ = ShardTable.of_sizes(ranks, sizes).against(noted)
-    now = dict(zip(ranks.tolist(), sizes.tolist(), strict=True))
+    sizes = sizes[np.searchsorted(ranks, changed)]
     notes = {
-        rank: f"{now[rank]} bytes, " + (f"not {old}" if old else "where it was empty")
-        for rank, old in zip(changed.tolist(), noted[changed].tolist(), strict=True)
+        rank: f"{size} bytes, " + (f"not {old}" if old else "where it was empty")
+        for rank, size, old in zip(
+            *(column.tolist() for column in (changed, sizes, noted[changed])), strict=True
+        )
     }
     return _Differences(array, receipt, lost, changed, notes)
 
