@@ -357,12 +357,10 @@ def _changed(table: ShardTable, expected: _Expected) -> dict[int, str]:
     sizes = expected.sizes
     if sizes is None:
         return {}
-    other = table.is_present & (sizes >= 0) & (table.stored_nbytes != sizes)
-    other[table.bad] = False
     return {
         rank: f"{int(table.stored_nbytes[rank])} bytes, and the receipt says "
         + (f"{int(sizes[rank])}" if sizes[rank] else "that it is empty")
-        for rank in np.flatnonzero(other).tolist()
+        for rank in table.against(sizes).changed.tolist()
     }
 
 
@@ -374,21 +372,14 @@ def _states(
     wrong = dict(table.problems)
     if expected is not None:
         states[~expected.is_done & ~table.is_present] = ShardState.PENDING
-        missing = expected.is_done & (expected.nbytes != 0) & ~table.is_present
+        missing, changed, _ = table.against(expected.nbytes, expected.index_crcs)
         states[missing] = ShardState.MISSING
         wrong |= dict.fromkeys(
-            np.flatnonzero(missing).tolist(),
-            f"the {by} says that it was written, and there is no object",
+            missing.tolist(), f"the {by} says that it was written, and there is no object"
         )
-        is_known = table.is_present & (expected.nbytes > 0)
-        other = is_known & (
-            (table.stored_nbytes != expected.nbytes) | (table.index_crcs != expected.index_crcs)
-        )
-        for rank in np.flatnonzero(other).tolist():
-            nbytes, noted = int(table.stored_nbytes[rank]), int(expected.nbytes[rank])
-            wrong.setdefault(
-                rank, f"is not what the {by} says: {nbytes} bytes, not {noted}, or another index"
-            )
+        for rank in changed[expected.nbytes[changed] > 0].tolist():
+            sizes = f"{int(table.stored_nbytes[rank])} bytes, not {int(expected.nbytes[rank])}"
+            wrong[rank] = f"is not what the {by} says: {sizes}, or another index"
     bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
     states[bad] = ShardState.BAD
     return states, wrong
@@ -569,7 +560,7 @@ def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
     shards = np.flatnonzero(table.n_shared)
     if not len(shards):
         return ()
-    key = metadata.shard_key(unravel(int(table.ranks[shards[0]]), metadata.grid.counts))
+    key = metadata.key_of_rank(table.ranks[shards[0]])
     told = f"{int(table.n_shared.sum()):,} inner chunks have the same bytes as another one"
     return (f"{told} of their shard, in {len(shards):,} shards, first in {key}; both are kept",)
 

@@ -449,6 +449,7 @@ class SourceWatch:
         session, source = self.session, self._source
         from shardwrite.read.inspection import change_time_of, of_objects, ranks_of_objects
 
+        key_of = source.metadata.key_of_rank
         ranks = ranks_of_objects(source, str(source.store.local_root))
         times = of_objects(engine, source, ranks, change_time_of)
         is_again = self._since is not None
@@ -456,12 +457,12 @@ class SourceWatch:
         changed = ranks[times > since]
         self._since = max(since, int(times.max(initial=0)))
         if is_again and len(changed):
-            raise _refusal(self._key(int(changed[0])), "is changed again and again")
+            raise _refusal(key_of(changed[0]), "is changed again and again")
         ledger = session.ledger
         if source.metadata.grid == session.job.plan.metadata.grid:
-            gone = np.setdiff1d(np.flatnonzero(ledger.nbytes > 0), ranks)
+            gone = ledger.gone(ranks)
             if len(gone):
-                raise _refusal(self._key(int(gone[0])), "was copied, and is gone")
+                raise _refusal(key_of(gone[0]), "was copied, and is gone")
         lost = [rank for rank in self._made_of(changed.tolist()) if ledger.is_done[rank]]
         ledger.forget(lost)
         return len(lost)
@@ -489,10 +490,6 @@ class SourceWatch:
                 source.shard_box(unravel(rank, source.counts)).intersect(source.whole)
             )
         }
-
-    def _key(self, rank: int) -> str:
-        metadata = self._source.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
 
 
 def _refusal(key: str, what: str) -> StoreError:

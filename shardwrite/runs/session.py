@@ -28,7 +28,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.node import has_manifest
-from shardwrite.grid import Box, Shape, unravel
+from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
@@ -467,7 +467,7 @@ class Session:
         metadata, store = self.job.plan.metadata, self.directory.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
-        keys = {rank: metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in some}
+        keys = {rank: metadata.key_of_rank(rank) for rank in some}
         gone = [rank for rank, key in keys.items() if store.size(key) is None]
         # A network file system may remember that there was no such file. A list is read anew.
         if gone and (gone := np.intersect1d(gone, self._lost()).tolist()):
@@ -481,12 +481,15 @@ class Session:
 
     def _lost(self) -> npt.NDArray[np.int64]:
         """Ranks of the shards that were committed, and that a list of the array does not have."""
-        from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import ranks_of_objects  # of shards that are there
 
-        array = ShardedArray(self.job.plan.metadata, self.directory.store)
-        there = ranks_of_objects(array, self.job.target.label)
-        return np.setdiff1d(np.flatnonzero(self.ledger.nbytes > 0), there)
+        return self.ledger.gone(ranks_of_objects(self._array(), self.job.target.label))
+
+    def _array(self) -> ShardedArray:
+        """The array that is written, with the shards that are there."""
+        from shardwrite.read.array import ShardedArray
+
+        return ShardedArray(self.job.plan.metadata, self.job.target.store)
 
     def _check_there(self) -> None:
         """Check that this process finds the shards that other processes have put.
@@ -496,7 +499,7 @@ class Session:
         metadata, label = self.job.plan.metadata, self.job.target.label
         lost = self._lost()
         if len(lost):
-            key = metadata.shard_key(unravel(int(lost[0]), metadata.grid.counts))
+            key = metadata.key_of_rank(lost[0])
             raise StoreError(
                 f"{len(lost):,} shards that workers have written are not in {label}, as this "
                 f"process sees it; the first is {key!r}. The workers may reach another service: "
@@ -550,7 +553,7 @@ class Session:
     def _clear(self) -> None:
         """Remove objects of an old array in a bucket that the new one does not have."""
         metadata, stored = self.job.plan.metadata, np.flatnonzero(self.ledger.nbytes > 0).tolist()
-        keys = {metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in stored}
+        keys = {metadata.key_of_rank(rank) for rank in stored}
         keys |= {REPORT_NAME} if self.job.options.keep_report else set()
         self.directory.clear(keys)
 
@@ -665,21 +668,14 @@ class Session:
         They were put after the journals were put there last. All objects of the array are the
         run's own.
         """
-        from shardwrite.read.array import ShardedArray  # of shards that are there
-
-        array = ShardedArray(self.job.plan.metadata, self.directory.store)
+        array = self._array()
         if array.metadata.is_sharded:
-            from shardwrite.read.inspection import (
-                inspect_shards,  # of shards that are there
-                ranks_of_objects,  # of shards that are there
-            )
-            from shardwrite.runs.kept import ledger_of  # of shards that are there
+            from shardwrite.read.inspection import inspect_shards, ranks_of_objects
 
             there = ranks_of_objects(array, self.job.target.label)
-            ranks = there[~ledger.is_done[there]]
-            table = inspect_shards(engine, array, ranks, deep=False)
-            found = ledger_of(array, table)
-            found.forget([rank for rank, _ in table.problems])
+            table = inspect_shards(engine, array, there[~ledger.is_done[there]], deep=False)
+            found = Ledger.of(array.metadata.grid, table)
+            found.forget(table.bad)
             found.peaks = ledger.peaks
             ledger.take(found, np.flatnonzero(found.is_done).tolist())
 
@@ -702,11 +698,9 @@ class Session:
         ranks = ranks[since[ranks] > 0]
         if not len(ranks):
             return set()
-        from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import change_times, ranks_of_objects
 
-        array = ShardedArray(self.job.plan.metadata, self.directory.store)
-        is_stored = ledger.nbytes[ranks] > 0
+        array, is_stored = self._array(), ledger.nbytes[ranks] > 0
         if array.store.has_mtime:
             changed = change_times(engine, array, ranks)
             is_good = (changed < since[ranks]) & ((changed > 0) | ~is_stored)
@@ -726,18 +720,13 @@ class Session:
             shards = [rank for rank in shards if ledger.nbytes[rank] > 0]
         if not shards:
             return
-        from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import inspect_shards
 
-        array = ShardedArray(self.job.plan.metadata, self.directory.store)
-        every = np.array(sorted(shards), dtype=np.int64)
+        array, every = self._array(), np.array(sorted(shards), dtype=np.int64)
         for ranks in np.split(every, range(_N_CHECKED, len(every), _N_CHECKED)):
             since = 0.0 if self.job.begun is None else file_system_time(self.work_path)
             table = inspect_shards(engine, array, ranks, deep=deep, in_full=False)
-            lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (
-                table.index_crcs != ledger.index_crcs[ranks]
-            )
-            ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+            ledger.forget(table.against(ledger.nbytes, ledger.index_crcs).all.tolist())
             good = ranks[ledger.is_done[ranks]]
             if self.job.begun is not None and len(good):
                 line = Checked(
@@ -756,11 +745,10 @@ class Session:
         if metadata.is_sharded:
             self._check(engine, ledger, written.tolist(), deep=False)
         else:  # there is no index, and the sizes are known without reading
-            from shardwrite.read.array import ShardedArray  # of shards that are there
-            from shardwrite.read.inspection import stored_sizes  # of shards that are there
+            from shardwrite.read.inspection import ShardTable, stored_sizes
 
-            sizes = stored_sizes(engine, ShardedArray(metadata, self.directory.store), written)
-            ledger.forget(written[sizes != ledger.nbytes[written]].tolist())
+            table = ShardTable.of_sizes(written, stored_sizes(engine, self._array(), written))
+            ledger.forget(table.against(ledger.nbytes).all.tolist())
         return len(written) - int(ledger.is_done[written].sum())
 
     def make_shard_directories(self) -> None:
