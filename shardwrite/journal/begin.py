@@ -56,7 +56,6 @@ from shardwrite.place.target import (
     check_surroundings,
     check_target,
     refuse_in_place,
-    untouched,
 )
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import fsync_directory, make_directories
@@ -370,13 +369,18 @@ def begin_run(
 
 
 def begin_runs(
-    requests: Sequence[Request], *, restart: bool, durability: str
+    requests: Sequence[Request],
+    *,
+    restart: bool,
+    durability: str,
+    fresh: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
 
+    - `fresh`: targets where nothing stood a moment ago, beside another one in the same group that
+      stands among the requests. Once their plans are linked, each of them is looked at.
     - Returns: for each array its run, and whether that is new.
     """
-    fresh = untouched(request.target for request in requests if request.intent.makes_array)
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
         if request.target not in fresh:

@@ -512,9 +512,14 @@ def _first_state(targets: Sequence[Target]) -> StateInBucket:
 
 
 def located(target: Target) -> Target:
-    """The target with its run state where a run on several arrays keeps it, as its mark says."""
+    """The target with its run state where a run on several arrays keeps it, as its mark says.
+
+    If this process works on the state of the array already, no mark is looked at.
+    """
     state, place = target.state, cast("InStore", target.place)
-    if state is None or target.update or target.is_kept_elsewhere:
+    if state is None or target.update or target.recovers or target.is_kept_elsewhere:
+        return target
+    if target.home is None or state.directory in _works:
         return target
     mark = place.mark
     if not mark.keeper:

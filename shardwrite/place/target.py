@@ -18,7 +18,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import MARK_NAME, RUN_SUFFIX, Place, hierarchy_document, shape_of
+from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
@@ -644,13 +644,10 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
             value=target.label,
             remedy=remedy_if_there,
         )
-    unknown = target.place.unknown_run() if kind == "other" else ""
-    if unknown:
-        remedy = (
-            "give the run_dir of that run, or another path. If its state is lost, remove "
-            f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)"
-        )
-        raise SpecError(unknown, field="store", value=target.label, remedy=remedy)
+    unknown = target.place.unknown_run() if kind == "other" else None
+    if unknown is not None:
+        remedy = f"or give another path; {unknown.remedy}"
+        raise SpecError(unknown.told, field="store", value=target.label, remedy=remedy)
     if kind in _REFUSALS and not (kind == "other" and target.recovers):
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)

@@ -494,7 +494,7 @@ def is_being_made(place: Place) -> bool:
     """Whether a run that has not ended is to make an array at a place."""
     if isinstance(place, Directory):
         return is_file(place.beside / "plan.json")
-    return bool(place.unknown_run())
+    return place.unknown_run() is not None
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:

@@ -43,7 +43,6 @@ from shardwrite.place.target import (
     check_surroundings,
     check_target,
     refuse_kept,
-    untouched,
     warn_of_v2,
 )
 from shardwrite.plan.plan import Part
@@ -113,8 +112,12 @@ def check_scratch(
 # ---- Beginning and joining
 
 
-def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+def begin(
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
+) -> list[Session]:
     """Begin or join a run for each job, after all targets were checked.
+
+    - `free`: targets where nothing stood a moment ago, as `untouched` tells.
 
     - Raises RunEndedError if another process ends a run in the meantime.
     """
@@ -127,14 +130,14 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         from shardwrite.runs.reads import check_not_read  # of arrays that change
 
         check_not_read(jobs)
-    new = untouched(job.target for job in jobs if job.makes_array)
-    there = [job for job in jobs if job.target not in new]
+    fresh = _fresh(jobs, free)
+    there = [job for job in jobs if job.target not in fresh]
     for job in there:
         check_surroundings(job.target)
         check_place(job)
     for job in there:
         _make_way(job)
-    sessions = _begin_all(jobs, engine, stack)
+    sessions = _begin_all(jobs, engine, stack, fresh)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
@@ -154,6 +157,20 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         _tell_source(session)
     _sync_above(sessions)
     return sessions
+
+
+def _fresh(jobs: Sequence[Job], free: Collection[Target]) -> set[Target]:
+    """Those of free targets that are not looked at: another one in the same group is.
+
+    What lies above that one holds for them, too.
+    """
+    made = [job.target for job in jobs if job.makes_array]
+    looked_at, fresh = {target.above for target in made if target not in free}, set[Target]()
+    for target in made:
+        if target in free and target.above in looked_at:
+            fresh.add(target)
+        looked_at.add(target.above)
+    return fresh
 
 
 def _sync_above(sessions: Sequence[Session]) -> None:
@@ -196,7 +213,9 @@ def _tell_source(session: Session) -> None:
         )
 
 
-def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+def _begin_all(
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, fresh: Collection[Target]
+) -> list[Session]:
     """Begin or join the runs of all jobs, none of which has changed an array yet.
 
     New arrays of one hierarchy are written by one run. If one of the runs cannot begin, the new
@@ -212,6 +231,7 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
                 [_request(job) for job in together],
                 restart=first.options.restart,
                 durability=first.durability,
+                fresh=fresh,
             )
             new += [run for run, is_new in directories if is_new][:1]
             for job, (directory, is_new) in zip(together, directories, strict=True):
