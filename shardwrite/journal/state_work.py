@@ -480,18 +480,20 @@ def store_of(target: Target) -> WholeStore:
 # ---- Runs on several arrays, whose state lies in one of them
 
 
-def in_one_state(targets: Sequence[Target]) -> list[Target]:
+def in_one_state(targets: Sequence[Target], *, begins: bool) -> list[Target]:
     """The same targets. New arrays of one hierarchy in a bucket have their run state in one place.
 
     That is inside the first of them by name. So the same call finds it there again, and excludes
     other calls that write this array. Marks keep others away from the other arrays, and say where
-    the state of their run lies.
+    the state of their run lies. A call for some of the arrays, and for others, joins that run.
+
+    - `begins`: look at the marks.
     """
     by_root: dict[str, list[Target]] = {}
     for target in targets:
         if target.state is not None and target.home is not None:
             by_root.setdefault(_root_of(target), []).append(target)
-    states = {root: _first_state(of_root) for root, of_root in by_root.items()}
+    states = {root: _first_state(of_root, begins=begins) for root, of_root in by_root.items()}
     return [
         target
         if target.state is None or target.home is None
@@ -504,29 +506,34 @@ def _root_of(target: Target) -> str:
     return state_name(cast("InStore", target.top))
 
 
-def _first_state(targets: Sequence[Target]) -> StateInBucket:
+def _first_state(targets: Sequence[Target], *, begins: bool) -> StateInBucket:
     """State of the first array, unless these targets have their state in one place already."""
-    shared = [target for target in targets if target.is_kept_elsewhere]
-    first = min(shared or targets, key=lambda target: target.name)
-    return cast("StateInBucket", first.state)
+    states = {t.name: cast("StateInBucket", t.state) for t in targets if t.is_kept_elsewhere}
+    if not states and begins:
+        states = {t.name: state for t in targets if (state := _marked_state(t)) is not None}
+    states = states or {target.name: cast("StateInBucket", target.state) for target in targets}
+    return states[min(states)]
 
 
-def located(target: Target) -> Target:
-    """The target with its run state where a run on several arrays keeps it, as its mark says.
+def _marked_state(target: Target) -> StateInBucket | None:
+    """State of the run that makes an array in a bucket, as the mark of that run says, if any.
 
     If this process works on the state of the array already, no mark is looked at.
     """
     state, place = target.state, cast("InStore", target.place)
-    if state is None or target.update or target.recovers or target.is_kept_elsewhere:
-        return target
-    if target.home is None or state.directory in _works:
-        return target
+    if state is None or target.update or target.recovers or state.directory in _works:
+        return None
     mark = place.mark
     if not mark.keeper:
-        return target
+        return state if mark.run else None
     keeper = place.sibling(mark.array, mark.keeper)
-    directory = state.directory.with_name(state_name(keeper))
-    return target.kept_in(StateInBucket(keeper, directory))
+    return StateInBucket(keeper, state.directory.with_name(state_name(keeper)))
+
+
+def located(target: Target) -> Target:
+    """The target with its run state where a run on several arrays keeps it, as its mark says."""
+    state = None if target.is_kept_elsewhere else _marked_state(target)
+    return target if state is None else target.kept_in(state)
 
 
 class _Alone(Work):

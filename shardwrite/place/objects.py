@@ -372,8 +372,8 @@ class InStore(Place):
             )
         return UnknownRun(
             told,
-            f"if its state is lost, remove {MARK_NAME} and what that run has written, or call "
-            "recover (shardwrite recover)",
+            f"if its state is lost, remove {MARK_NAME} and what that run has written, and write "
+            "the array again, or call recover (shardwrite recover)",
         )
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
