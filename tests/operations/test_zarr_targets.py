@@ -533,7 +533,7 @@ def test_another_run_in_the_same_place_is_noticed(x, tmp_path):
     with pytest.raises(shardwrite.JournalError, match="run theirs writes there now"):
         x.to_sharded_zarr(store, name="x", source_id="it", run_dir=one, **SIZES)
     before = set(ZarrStore(store).list_keys())
-    with pytest.raises(SpecError, match="run theirs writes .*/x, and"):
+    with pytest.raises(SpecError, match=r"run theirs writes .*/x, and"):
         x.to_sharded_zarr(store, name="x", restart=True, run_dir=one, **SIZES)
     assert set(ZarrStore(store).list_keys()) == before, "what is of others stays"
 
