@@ -373,23 +373,23 @@ def begin_runs(
     *,
     restart: bool,
     durability: str,
-    fresh: Collection[Target] = frozenset(),
+    free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
 
-    - `fresh`: targets where nothing stood a moment ago, beside another one in the same group that
-      stands among the requests. Once their plans are linked, each of them is looked at.
+    - `free`: targets where nothing stood a moment ago, and what lies above was looked at. Once
+      their plans are linked, each of them is looked at again.
     - Returns: for each array its run, and whether that is new.
     """
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
-        if request.target not in fresh:
+        if request.target not in free:
             check_surroundings(request.target)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]
     for _ in range(_MAX_TRIES):
         for request in requests:
-            if request.target in fresh:
+            if request.target in free:
                 continue
             found = tidied_run(request.target)
             if restart and found is not None and _starts_over(found, request.intent, names):
@@ -399,7 +399,7 @@ def begin_runs(
                     _refuse_other(found, request.intent)
                 confirm(request.target)
                 begun[request.target] = found, False
-        restart, unseen, fresh = False, fresh, frozenset()
+        restart, unseen, free = False, free, frozenset()
         if not all(map(_claim_rest, {run.run: run for run, _ in begun.values()}.values())):
             begun.clear()
             continue

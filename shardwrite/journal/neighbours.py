@@ -250,7 +250,7 @@ def begin_beside(
     *,
     restart: bool,
     durability: str,
-    fresh: Collection[Target] = frozenset(),
+    free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin or join runs as `begin_runs` does, and check again that no other writes these shards.
 
@@ -263,13 +263,13 @@ def begin_beside(
             requests,
             restart=restart,
             durability=durability,
-            fresh=frozenset() if attempt else fresh,
+            free=frozenset() if attempt else free,
         )
         new = next((run for run, is_new in begun if is_new), None)
         planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
             for run, is_new in begun:
-                if not (is_new and run.makes_array and _is_alone(run.target)):
+                if not (is_new and run.makes_array and _is_alone(run)):
                     refuse_overlapping_runs(run.target, run.record, restart=False)
         except JournalError as error:
             if new is None:
@@ -292,16 +292,16 @@ def begin_beside(
     return begun
 
 
-def _is_alone(target: Target) -> bool:
-    """Whether no update lies beside an array that a new run makes as a whole.
+def _is_alone(run: RunDirectory) -> bool:
+    """Whether nothing but a new run that makes an array lies beside that array.
 
     - Raises UntrustedStateError if what lies there is not trusted.
     """
-    if target.home is None:
-        return False
+    target = run.target
     if is_private(target.beside):  # nobody else has made anything there
         return not is_there(target.beside / UPDATES)
-    return require_trusted(target) == {target.run_path / "plan.json"}
+    own = target.run_path / "plan.json"
+    return all(path == own or path.is_relative_to(run.path) for path in require_trusted(target))
 
 
 def _planned(run: RunDirectory) -> Document | None:

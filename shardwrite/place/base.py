@@ -212,6 +212,10 @@ class Place(Protocol):
     def read(self, leaf: str) -> bytes | None:
         """Content of a document or a receipt; None if it is missing."""
 
+    def read_if_there(self, leaf: str) -> bytes | None:
+        """The same, or None if `has` says that there is none, such as where a directory stands."""
+        return self.read(leaf) if self.has(leaf) else None
+
     def write(
         self,
         leaf: str,

@@ -243,6 +243,10 @@ class InStore(Place):
             data = data.rstrip(_TURN)
         return None if leaf in _HIDEABLE and data == _HIDDEN else data
 
+    def read_if_there(self, leaf: str) -> bytes | None:
+        """See :meth:`Place.read_if_there`; one request tells both."""
+        return self.read(leaf)
+
     def write(
         self,
         leaf: str,

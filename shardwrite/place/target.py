@@ -673,16 +673,8 @@ def refuse_kept(target: Target) -> None:
 
 
 def _check_nesting(place: Place) -> None:
-    """Refuse an array inside another array, and the replacement of an array that contains a node.
-
-    Neither of two nested arrays could be removed or copied by itself.
-    """
-    around = place.array_around()
-    if around is not None:
-        remedy = "give a path outside of it, or a group for both"
-        raise SpecError(
-            f"lies inside the array {around}", field="store", value=place.label, remedy=remedy
-        )
+    """Refuse an array inside another one, and the replacement of one that contains a node."""
+    check_around(place)
     inside = place.node_inside()
     if inside is not None:
         remedy = "move that away, or give another path"
@@ -691,6 +683,16 @@ def _check_nesting(place: Place) -> None:
             field="store",
             value=place.label,
             remedy=remedy,
+        )
+
+
+def check_around(place: Place) -> None:
+    """Refuse an array inside another array, since neither could be removed or copied by itself."""
+    around = place.array_around()
+    if around is not None:
+        remedy = "give a path outside of it, or a group for both"
+        raise SpecError(
+            f"lies inside the array {around}", field="store", value=place.label, remedy=remedy
         )
 
 
@@ -740,26 +742,25 @@ _FEW = 8  # arrays that are looked at one by one
 
 
 def untouched(targets: Iterable[Target]) -> frozenset[Target]:
-    """Those of new arrays of which nothing is there, but the first one in each group.
+    """Those of new arrays of which nothing is there.
 
-    What lies above is looked at for the first one, and holds for the others, too. Another process
-    may begin to write them at any time.
+    Nothing above them is looked at. Another process may begin to write them at any time.
     """
     directories: dict[object, list[Target]] = {}
     for target in targets:
-        if target.above is not None and not (target.update or target.recovers):
+        if not (target.update or target.recovers):
             directories.setdefault(target.above, []).append(target)
     found = set[Target]()
-    for first, *others in directories.values():
-        if not isinstance(first.place, Directory):
+    for beside in directories.values():
+        if not isinstance(beside[0].place, Directory):
             found.update(
-                one for one in others if not one.place.is_occupied() and not is_there(one.beside)
+                one for one in beside if not one.place.is_occupied() and not is_there(one.beside)
             )
             continue
         # A list of all that is there may be long.
-        is_listed, directory = len(others) > _FEW, first.directory.path.parent
+        is_listed, directory = len(beside) > _FEW, beside[0].directory.path.parent
         there = frozenset(names_in(directory)) if is_listed else frozenset()
-        for target in others:
+        for target in beside:
             path = target.directory.path
             own = path, target.beside, conversion_beside(path)
             if is_listed:

@@ -28,6 +28,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
+from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
@@ -36,10 +37,11 @@ from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
-from shardwrite.journal.takeover import cancel_begin
+from shardwrite.journal.takeover import cancel_begin, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
+    check_around,
     check_surroundings,
     check_target,
     refuse_kept,
@@ -130,14 +132,18 @@ def begin(
         from shardwrite.runs.reads import check_not_read  # of arrays that change
 
         check_not_read(jobs)
-    fresh = _fresh(jobs, free)
-    there = [job for job in jobs if job.target not in fresh]
-    for job in there:
-        check_surroundings(job.target)
-        check_place(job)
-    for job in there:
-        _make_way(job)
-    sessions = _begin_all(jobs, engine, stack, fresh)
+    above = set[object]()
+    for job in jobs:
+        if job.target not in free:
+            check_surroundings(job.target)
+            check_place(job)
+        elif job.target.above is None or job.target.above not in above:
+            _check_above(job.target)
+            above.add(job.target.above)
+    for job in jobs:
+        if job.target not in free:
+            _make_way(job)
+    sessions = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
@@ -159,18 +165,17 @@ def begin(
     return sessions
 
 
-def _fresh(jobs: Sequence[Job], free: Collection[Target]) -> set[Target]:
-    """Those of free targets that are not looked at: another one in the same group is.
+def _check_above(target: Target) -> None:
+    """Check what lies above a new array where nothing stands; it holds for all in the same group.
 
-    What lies above that one holds for them, too.
+    What is left there of runs that nobody goes on with is removed.
     """
-    made = [job.target for job in jobs if job.makes_array]
-    looked_at, fresh = {target.above for target in made if target not in free}, set[Target]()
-    for target in made:
-        if target in free and target.above in looked_at:
-            fresh.add(target)
-        looked_at.add(target.above)
-    return fresh
+    check_surroundings(target)
+    check_around(target.place)
+    check_groups_above(target.place)
+    warn_of_v2(target)
+    with as_store_error(str(target.run_path), "cannot remove what is left above"):
+        tidy_home(target)
 
 
 def _sync_above(sessions: Sequence[Session]) -> None:
@@ -214,7 +219,7 @@ def _tell_source(session: Session) -> None:
 
 
 def _begin_all(
-    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, fresh: Collection[Target]
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
 ) -> list[Session]:
     """Begin or join the runs of all jobs, none of which has changed an array yet.
 
@@ -231,7 +236,7 @@ def _begin_all(
                 [_request(job) for job in together],
                 restart=first.options.restart,
                 durability=first.durability,
-                fresh=fresh,
+                free=free,
             )
             new += [run for run, is_new in directories if is_new][:1]
             for job, (directory, is_new) in zip(together, directories, strict=True):
