@@ -66,7 +66,14 @@ from shardwrite.journal.process import Process, forget_deadline, now, process_in
 from shardwrite.journal.state_lease import LEASE, StateLease, read_lease
 from shardwrite.journal.state_log import Changes, Logs, encode
 from shardwrite.place.run_state import state_name
-from shardwrite.place.target import ARRAYS, TOGETHER, UPDATES, StateInBucket, Target
+from shardwrite.place.target import (
+    ARRAYS,
+    TOGETHER,
+    UPDATES,
+    StateInBucket,
+    Target,
+    ways_to,
+)
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
@@ -489,39 +496,30 @@ def in_one_state(targets: Sequence[Target], *, begins: bool) -> list[Target]:
 
     - `begins`: look at the marks.
     """
-    by_root: dict[str, list[Target]] = {}
-    for target in targets:
+    groups: dict[tuple[str, int], list[Target]] = {}
+    for target, way in zip(targets, ways_to(targets), strict=True):
         if target.state is not None and target.home is not None:
-            by_root.setdefault(_root_of(target), []).append(target)
-    states = {root: _first_state(of_root, begins=begins) for root, of_root in by_root.items()}
-    return [
-        target
-        if target.state is None or target.home is None
-        else target.kept_in(states[_root_of(target)])
-        for target in targets
-    ]
+            groups.setdefault((state_name(cast("InStore", target.top)), way), []).append(target)
+    states: dict[Target, StateInBucket] = {}
+    for group in groups.values():
+        placed = {one: state for one in group if (state := _placed(one, begins=begins))}
+        first = min(placed or group, key=lambda target: target.name)
+        own = placed.get(first) or cast("StateInBucket", first.state)
+        states |= {one: placed.get(one, own) for one in group}
+    return [target.kept_in(states[target]) if target in states else target for target in targets]
 
 
-def _root_of(target: Target) -> str:
-    return state_name(cast("InStore", target.top))
-
-
-def _first_state(targets: Sequence[Target], *, begins: bool) -> StateInBucket:
-    """State of the first array, unless these targets have their state in one place already."""
-    states = {t.name: cast("StateInBucket", t.state) for t in targets if t.is_kept_elsewhere}
-    if not states and begins:
-        states = {t.name: state for t in targets if (state := _marked_state(t)) is not None}
-    states = states or {target.name: cast("StateInBucket", target.state) for target in targets}
-    return states[min(states)]
+def _placed(target: Target, *, begins: bool) -> StateInBucket | None:
+    """Where the run state of a target lies already, if that is known."""
+    if target.state is None or target.is_kept_elsewhere or target.state.directory in _works:
+        return target.state
+    return _marked_state(target) if begins else None
 
 
 def _marked_state(target: Target) -> StateInBucket | None:
-    """State of the run that makes an array in a bucket, as the mark of that run says, if any.
-
-    If this process works on the state of the array already, no mark is looked at.
-    """
+    """State of the run that makes an array in a bucket, as the mark of that run says, if any."""
     state, place = target.state, cast("InStore", target.place)
-    if state is None or target.update or target.recovers or state.directory in _works:
+    if state is None or target.update or target.recovers:
         return None
     mark = place.mark
     if not mark.keeper:

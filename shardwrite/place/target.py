@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -56,6 +56,7 @@ __all__ = [
     "resolve_target",
     "target_at",
     "untouched",
+    "ways_to",
 ]
 
 
@@ -769,6 +770,23 @@ def untouched(targets: Iterable[Target]) -> frozenset[Target]:
                 is_free = not any(mode_of(each, follow=False) for each in own)
             found |= {target} if is_free else set()
     return frozenset(found)
+
+
+def ways_to(targets: Sequence[Target]) -> list[int]:
+    """A number for each target: those of one number are reached with the same rights.
+
+    In a store these are its credentials. A run works on all of its arrays with the rights to one.
+    """
+    owners, numbers = list[object](), list[int]()
+    for target in targets:
+        place = target.place
+        owner = None if isinstance(place, Directory) else cast("InStore", place).base.owner
+        known = (n for n, other in enumerate(owners) if other is owner or bool(other == owner))
+        number = next(known, len(owners))
+        if number == len(owners):
+            owners.append(owner)
+        numbers.append(number)
+    return numbers
 
 
 def _has_no_files(place: Place) -> bool:

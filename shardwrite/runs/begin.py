@@ -46,6 +46,7 @@ from shardwrite.place.target import (
     check_target,
     refuse_kept,
     warn_of_v2,
+    ways_to,
 )
 from shardwrite.plan.plan import Part
 from shardwrite.runs.array_plan import BY_CHUNKS, waiting
@@ -262,10 +263,10 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs, by the runs that write them."""
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
-    for job in jobs:
+    for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
         home = job.target.home if job.makes_array else None
         is_alone = home is None or not can_be_made(home)
-        key = job.target if is_alone else (home, job.options.restart, job.durability)
+        key = job.target if is_alone else (home, way, job.options.restart, job.durability)
         runs.setdefault(key, []).append(job)
     return list(runs.values())
 

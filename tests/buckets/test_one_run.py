@@ -496,6 +496,34 @@ def test_a_part_of_some_of_the_arrays(moto, url):
     check(moto, url)
 
 
+@pytest.mark.parametrize("restart", some([False, True], True))
+def test_arrays_that_are_reached_with_other_keys_have_runs_of_their_own(moto_server, url, restart):
+    """One run would look at all of its arrays with the keys of one."""
+    keys = {"AKIAONE": "/y/", "AKIATWO": "/a/"}
+    how = {"kind": proxy.Denying, "denied": keys}
+    with proxy.before(moto_server, **how) as (server, _):
+        prefix = servers.below_bucket(url)
+        stores = [server.client(prefix, access_key_id=key) for key in keys]
+        x = da.from_array(VALUES, chunks=(16, 32))
+
+        def call(**more):
+            with dask.config.set(scheduler="sync"):
+                return shardwrite.store([x, x + 1], stores, names=["a", "y"], **{**SIZES, **more})
+
+        with pytest.MonkeyPatch.context() as patch:
+            seams.before(patch, "look for missing shards", stop)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        state = {key.partition(STATE)[0] for key in moto_server.keys_of(url) if STATE in key}
+        assert state == {"a/", "y/"}
+        n = 0 if restart else 4
+        assert [result.n_resumed_shards for result in call(restart=restart)] == [n, n]
+        assert [result.n_resumed_shards for result in call()] == [4, 4]
+    for n, name in enumerate(["a", "y"]):
+        np.testing.assert_array_equal(servers.values_of(moto_server, f"{url}/{name}"), VALUES + n)
+    assert not [key for key in moto_server.keys_of(url) if "shardwrite-run" in key]
+
+
 @pytest.fixture
 def program(tmp_path):
     """Starts the call in a process of its own, with a temporary directory that it alone sees."""
