@@ -366,8 +366,8 @@ class InStore(Place):
         if mark.keeper:
             told = (
                 f"run {mark.run} writes {self.label} together with others, and its state lies in "
-                f"{self.sibling(mark.array, mark.keeper).label}: make the call that writes all of "
-                "them, or one for some of them and no other array"
+                f"{self.sibling(mark.array, mark.keeper).label}: make the call that it was begun "
+                "with, for all of them or for some"
             )
         else:
             told = (
