@@ -56,7 +56,6 @@ from shardwrite.place.target import (
     check_surroundings,
     check_target,
     refuse_in_place,
-    untouched,
 )
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import fsync_directory, make_directories
@@ -372,22 +371,27 @@ def begin_run(
 
 
 def begin_runs(
-    requests: Sequence[Request], *, restart: bool, durability: str
+    requests: Sequence[Request],
+    *,
+    restart: bool,
+    durability: str,
+    free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
 
+    - `free`: targets where nothing stood a moment ago, and what lies above was looked at. Once
+      their plans are linked, each of them is looked at again.
     - Returns: for each array its run, and whether that is new.
     """
-    fresh = untouched(request.target for request in requests if request.intent.makes_array)
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
-        if request.target not in fresh:
+        if request.target not in free:
             check_surroundings(request.target)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]
     for _ in range(_MAX_TRIES):
         for request in requests:
-            if request.target in fresh:
+            if request.target in free:
                 continue
             found = tidied_run(request.target)
             if restart and found is not None and _starts_over(found, request.intent, names):
@@ -397,7 +401,7 @@ def begin_runs(
                     _refuse_other(found, request.intent)
                 confirm(request.target)
                 begun[request.target] = found, False
-        restart, unseen, fresh = False, fresh, frozenset()
+        restart, unseen, free = False, free, frozenset()
         if not all(map(_claim_rest, {run.run: run for run, _ in begun.values()}.values())):
             begun.clear()
             continue

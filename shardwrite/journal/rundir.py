@@ -691,13 +691,16 @@ def holding(*targets: Target) -> Iterator[None]:
         yield
 
 
-def in_one_state(targets: Sequence[Target]) -> list[Target]:
-    """The same targets; those of one hierarchy in a bucket have their run state in one place."""
-    if sum(target.in_store for target in targets) < 2:
+def in_one_state(targets: Sequence[Target], *, begins: bool = False) -> list[Target]:
+    """The same targets; those of one hierarchy in a bucket have their run state in one place.
+
+    - `begins`: look for runs that make them and have their state elsewhere.
+    """
+    if not any(target.in_store for target in targets):
         return list(targets)
     from shardwrite.journal import state_work  # for states in buckets
 
-    return state_work.in_one_state(targets)
+    return state_work.in_one_state(targets, begins=begins)
 
 
 def located(target: Target) -> Target:

@@ -134,11 +134,11 @@ class Run:
                 jobs = in_one_state(jobs)
                 stack.enter_context(holding(*(job.target for job in jobs)))
                 jobs = _accepted(jobs, mode)
-            new = (
+            free = (
                 frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
             )
             before = [
-                None if job.target in new else _finished_before(job, engine, on_report, mode)
+                None if job.target in free else _finished_before(job, engine, on_report, mode)
                 for job in jobs
             ]
             todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
@@ -148,7 +148,7 @@ class Run:
                         todo, engine, stack, may_list=mode == "end", trusts_journals=trusts_journals
                     )
                     if joins
-                    else begin(todo, engine, stack)
+                    else begin(todo, engine, stack, free)
                 )
                 yield cls(engine, on_report, mode, before, begun, start)
 

@@ -153,8 +153,12 @@ class Job:
 
 
 def in_one_state(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The same jobs; new arrays of one hierarchy in a bucket have their run state in one place."""
-    targets = rundir.in_one_state([job.target for job in jobs])
+    """The same jobs; new arrays of one hierarchy in a bucket have their run state in one place.
+
+    If a run on several arrays makes some of them, that is where it keeps its state.
+    """
+    begins = any(job.makes_array for job in jobs)
+    targets = rundir.in_one_state([job.target for job in jobs], begins=begins)
     return [replace(job, target=target) for job, target in zip(jobs, targets, strict=True)]
 
 
