@@ -489,7 +489,7 @@ class Session:
         """The array that is written, with the shards that are there."""
         from shardwrite.read.array import ShardedArray
 
-        return ShardedArray(self.job.plan.metadata, self.job.target.store)
+        return ShardedArray(self.job.plan.metadata, self.directory.store)
 
     def _check_there(self) -> None:
         """Check that this process finds the shards that other processes have put.
