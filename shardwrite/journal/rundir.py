@@ -76,9 +76,10 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
+from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document, target_at
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.base import Store
+from shardwrite.stores.directories import STAGED
 from shardwrite.stores.looking import (
     is_there,
     listed,
@@ -279,6 +280,17 @@ class RunDirectory:
     def parts(self, driver: str) -> Path:
         """Directory for the part files of a driver's tasks, which hold encoded units."""
         return self.shared / f"parts-{driver}"
+
+    def staged(self, number: int) -> Target:
+        """Where an array lies with values that the run keeps until its end; see `runs.staged`."""
+        if self.target.in_store:
+            return target_at(cast("InStore", self.target.place).staged(self.run, number))
+        return target_at(Directory(self.path / STAGED / str(number)))
+
+    def remove_staged(self) -> None:
+        """Remove these arrays, as far as they do not go with the directory of the run."""
+        if self.target.in_store and self.record.identity.staged is not None:
+            cast("InStore", self.target.place).remove_staged(self)
 
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
         """Proof of which data are the run's own and may be removed; see `proof_in`."""

@@ -516,6 +516,8 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                     _list_again(one)
                 one.target.place.remove_mark(one)
     for one in outputs:
+        one.remove_staged()
+    for one in outputs:
         _move_plan(one)
     for one in outputs:
         is_alone = one.record.together is None  # several arrays of a run are all new

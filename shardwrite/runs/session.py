@@ -804,7 +804,8 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
     results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]
     try:
         _publish(sessions, results)
-        for session in {session.directory.shared: session for session in sessions}.values():
+        # The first one ends last, since it may keep the values of all; see `runs.staged`.
+        for session in {each.directory.shared: each for each in reversed(sessions)}.values():
             directory = session.directory
             own = [s.directory for s in sessions if s.directory.shared == directory.shared]
             with as_store_error(directory.target.label, "cannot end"):
