@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.codecs.documents import Document
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
@@ -147,7 +148,7 @@ def encoded(node: Node) -> EncodedNode:
         EncodedVariable(
             array.basename,
             tuple(map(str, dataset.variables[name].dims)),
-            values,
+            _as_declared(values, dataset.variables[name]),
             _options(array, written.document(array.basename), node, name),
             node.encoding.get(name, {}),
         )
@@ -218,6 +219,23 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             remedy="load it first if it is small (ds[name].load()), or convert it, text for "
             "instance with ds[name].astype(numpy.dtypes.StringDType())",
         )
+
+
+def _as_declared(values: Any, variable: xarray.Variable) -> Any:
+    """The values, whose blocks are of the dtype that their dask array declares.
+
+    Those of lazy times are not always: xarray leaves it to zarr to cast them.
+    """
+    if variable.chunks is None or variable.dtype.kind not in "mM":
+        return values
+    return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
+
+
+def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+    cast = block.astype(wanted)
+    if not np.array_equal(cast, block):
+        raise ValueError(f"encoded times do not fit into {wanted}; give them another dtype or unit")
+    return cast
 
 
 class _Written:

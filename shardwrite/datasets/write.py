@@ -35,6 +35,7 @@ from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, printable
 from shardwrite.format.node import (
+    DOCUMENT,
     consolidated,
     group_document,
     is_consolidated,
@@ -212,7 +213,7 @@ def _replace_attributes(groups: _Groups, durability: str | None) -> None:
     """Give groups the attributes of the dataset; what consolidated metadata list stays."""
     for place, document in groups.by_path.values():
         level = durability_in(place.store, durability)
-        place.store.discard_scope("zarr.json", _SCOPE)  # of a call that was killed
+        place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
         attributes = attributes_of(document)
         before = document_of(place)
         if attributes_of(before) == attributes:
