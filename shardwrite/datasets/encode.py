@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import uuid
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -210,6 +211,13 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
                 value=text,
                 remedy="rename it with ds.rename",
             )
+    if any(math.isnan(n) for n in variable.shape):
+        raise SpecError(
+            f"the variable {node.label(name)!r} with dimensions {variable.dims} has unknown sizes",
+            field="ds",
+            value=node.label(name),
+            remedy="call compute_chunk_sizes() of its dask array first",
+        )
     if variable.dtype.kind == "O" and variable.chunks is not None:
         raise SpecError(
             f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
