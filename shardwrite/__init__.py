@@ -196,9 +196,10 @@ def _accessor(given: Any) -> Any:
 
 
 def _add_accessors(xarray: ModuleType) -> None:
-    for kind in ("Dataset", "DataArray", "DataTree"):
-        if not hasattr(getattr(xarray, kind), "shardwrite"):  # this package may be reloaded
-            getattr(xarray, f"register_{kind.lower()}_accessor")("shardwrite")(_accessor)
+    for name in ("Dataset", "DataArray", "DataTree"):
+        kind = getattr(xarray, name, None)  # old versions have no trees
+        if kind is not None and not hasattr(kind, "shardwrite"):  # this package may be reloaded
+            getattr(xarray, f"register_{name.lower()}_accessor")("shardwrite")(_accessor)
 
 
 _use(_look, _where)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _SIZES = ("chunks", "shards", "preferred_chunks")
 _CODECS = ("compressors", "filters", "serializer")
-_CRC32C = {"name": "crc32c"}
 # Names under which xarray writes a DataArray that has none, or that of one of its coordinates.
 _VARIABLE, _NAME = "__xarray_dataarray_variable__", "__xarray_dataarray_name__"
 
@@ -147,10 +146,10 @@ def encoded(node: Node) -> EncodedNode:
     written = _written(dataset, node)
     variables = tuple(
         EncodedVariable(
-            array.basename,
+            array.path,
             tuple(map(str, dataset.variables[name].dims)),
             _as_declared(values, dataset.variables[name]),
-            _options(array, written.document(array.basename), node, name),
+            _options(array, written.document(array.path), node, name),
             node.encoding.get(name, {}),
         )
         for name, (values, array) in zip(dataset.variables, written.in_order(dataset), strict=True)
@@ -211,6 +210,13 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
                 value=text,
                 remedy="rename it with ds.rename",
             )
+    if "/" in str(name):
+        raise SpecError(
+            f"the name of the variable {name!r} holds a slash, and xarray would not find it again",
+            field="ds",
+            value=name,
+            remedy="rename it with ds.rename, or make a DataTree of it",
+        )
     if any(math.isnan(n) for n in variable.shape):
         raise SpecError(
             f"the variable {node.label(name)!r} with dimensions {variable.dims} has unknown sizes",
@@ -258,7 +264,7 @@ class _Written:
 
     def add(self, source: Any, target: zarr.Array[Any], region: Any = None) -> None:  # noqa: ARG002
         """Take an array, as xarray's writer does."""
-        self.found[target.basename] = source, target
+        self.found[target.path] = source, target
 
     def in_order(self, dataset: xarray.Dataset) -> Iterator[tuple[Any, zarr.Array[Any]]]:
         """Values and array of each variable of the dataset."""
@@ -325,11 +331,11 @@ def _options(array: Any, document: Document, node: Node, name: Hashable) -> Arra
     """
     own = node.encoding.get(name)
     asked = node.dataset.variables[name].encoding if own is None else own
-    compressors: Any = "auto"
-    if asked.get("compressors") is not None and _is_v3(asked["compressors"]):
-        compressors = [codec.to_dict() for codec in array.compressors]
-        if own is None and _CRC32C["name"] not in [codec["name"] for codec in compressors]:
-            compressors.append(_CRC32C)
+    given: Any = asked.get("compressors", "auto")
+    is_chosen = not isinstance(given, str) and (own is not None or _is_v3(given))
+    compressors: Any = [codec.to_dict() for codec in array.compressors] if is_chosen else "auto"
+    if is_chosen and own is None and "crc32c" not in [codec["name"] for codec in compressors]:
+        compressors.append({"name": "crc32c"})
     return ArrayOptions(
         compressors=compressors,
         filters=[codec.to_dict() for codec in array.filters],

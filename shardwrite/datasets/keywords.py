@@ -32,11 +32,12 @@ class SizeKeywords(Keywords):
 
     shards: Sizes = option(
         "auto",
-        """Size of a shard of each variable: a mapping of dimensions to numbers of elements, such as
-        ``{"time": 720, ...: -1}``, a decoded size in bytes such as ``"256MB"``, or ``"auto"``. -1
-        stands for a whole dimension, and ``...`` for all that are not named, which are whole if it
-        is missing. ``shards=None`` writes arrays without shards. A variable of up to 1 MiB is one
-        chunk without shards, unless `encoding` has sizes for it.""",
+        """Size of a shard of each variable. A mapping such as ``{"time": 720, ...: -1}`` has
+        numbers of elements along dimensions. A dimension with -1 is whole, as are all that are not
+        named. The key ``...`` gives these another size. A text such as ``"256MB"`` is a
+        decoded size, and ``"auto"`` leaves the choice to the planner. ``shards=None`` writes arrays
+        without shards. A variable of up to 1 MiB is one chunk without shards, unless `encoding` has
+        sizes for it.""",
         kind="mapping of str to int, str or None",
     )
     chunks: Sizes = option(
@@ -58,8 +59,8 @@ class SizeKeywords(Keywords):
     consolidated: bool | None = option(
         None,
         """Whether the root of a new store lists the documents of all arrays, as zarr and xarray
-        read it by default. The root of a store that exists keeps its list up to date if it has one;
-        None and False do not ask for more, and True refuses a root without a list.""",
+        read it by default. In a store that exists, a list is kept up to date, and none is added.
+        True refuses such a store if its root has no list.""",
         kind="bool",
     )
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")

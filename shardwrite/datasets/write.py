@@ -1,14 +1,15 @@
 """Functions that write objects of xarray, in one run over all of their arrays.
 
-1. xarray encodes the object, lazily, and all variables are planned. Nothing is written yet.
+1. xarray says what it would store, and all variables are planned. Nothing is computed or written.
 2. The group is looked at, and refused if it may not be written.
-3. The run writes all shards. Then it publishes the arrays, and the groups that are missing, of
-   which the root comes last; it lists the documents of all arrays.
-4. With ``mode="w"``, attributes of groups that were there are replaced. A call that is made again
-   after a crash does that, too, also where nothing is left to write.
+3. The run writes all shards. Then it publishes the arrays. After these come the groups that are
+   missing; the document of a new root lists all arrays.
+4. With ``mode="w"``, attributes of groups that were there are replaced.
 
-A kill before the end of step 3 leaves a run that the same call continues. No group is made before
-all of its arrays are published.
+A kill before the end of step 3 leaves a run that the same call continues. A kill in step 4 leaves
+old attributes, and the same call replaces them, also if nothing else is left to write. A group of
+this call is made when its arrays are there; so where a group stands without one of them, it is not
+the group of an interrupted call.
 """
 
 from __future__ import annotations
@@ -151,11 +152,7 @@ class _Groups:
 
 
 def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
-    """Refuse a group that exists and may not be written.
-
-    A group is made after all of its arrays. So if one lacks, it is not the group of an interrupted
-    call.
-    """
+    """Refuse a group that exists and may not be written."""
     if groups.place.kind_for_group() != "group":
         return  # where something else stands, the run refuses it
     if mode == "w":
