@@ -212,7 +212,7 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             )
     if "/" in str(name):
         raise SpecError(
-            f"the name of the variable {name!r} holds a slash, and xarray would not find it again",
+            f"the name of the variable {name!r} holds a slash, so that xarray would not read it",
             field="ds",
             value=name,
             remedy="rename it with ds.rename, or make a DataTree of it",

@@ -162,6 +162,7 @@ def many():
     return ds
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("group", [None, "model", "/model/run/"])
 def test_coordinates_and_groups(tmp_path, group):
     check_as_xarray(many(), tmp_path, group=group)
@@ -187,6 +188,16 @@ def test_an_array_with_and_without_a_name(tmp_path, name):
     ):
         assert found.name == name
         xr.testing.assert_identical(found, wanted)
+
+
+@pytest.mark.compat
+def test_functions_do_what_the_methods_do(tmp_path):
+    how = {"chunks": {"t": 2}, "memory_limit": "1GB"}
+    plan = shardwrite.plan_dataset(many(), **how)
+    assert plan.to_json() == many().shardwrite.plan(**how).to_json()
+    result = shardwrite.write_dataset(many(), tmp_path / "x.zarr", **how)
+    assert [*result.variables] == [*plan.variables] == [*many().variables]
+    assert many().shardwrite.to_zarr(tmp_path / "x.zarr", **how).n_resumed_shards > 0
 
 
 def tree():
