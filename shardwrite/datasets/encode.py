@@ -80,7 +80,7 @@ def nodes_of(given: Any, encoding: Any) -> list[Node]:
     for path, node in given.subtree_with_keys:
         dataset = node.to_dataset(inherit=node is given)  # what is inherited is written once
         own = _mappings(asked.get(node.path), f"encoding[{node.path!r}]")
-        found.append(Node(path.strip("./"), dataset, _asked_for(dataset, own)))
+        found.append(Node("" if path == "." else path, dataset, _asked_for(dataset, own)))
     return found
 
 
@@ -247,7 +247,7 @@ def _as_declared(values: Any, variable: xarray.Variable) -> Any:
 
 def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
     cast = block.astype(wanted)
-    if not np.array_equal(cast, block):
+    if not np.array_equal(cast, block, equal_nan=True):
         raise ValueError(f"encoded times do not fit into {wanted}; give them another dtype or unit")
     return cast
 

@@ -56,13 +56,6 @@ class SizeKeywords(Keywords):
     group: str | None = option(
         None, "Path of the group in the store, by default its root.", kind="str"
     )
-    consolidated: bool | None = option(
-        None,
-        """Whether the root of a new store lists the documents of all arrays, as zarr and xarray
-        read it by default. In a store that exists, a list is kept up to date, and none is added.
-        True refuses such a store if its root has no list.""",
-        kind="bool",
-    )
     storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
 
 
@@ -92,6 +85,13 @@ class WriteDatasetKeywords(ProgressKeywords, RunKeywords, ModeKeywords, PlanData
         beside the receipt. :func:`report` reads it.""",
     }
 
+    consolidated: bool | None = option(
+        None,
+        """Whether the root of a new store lists the documents of all arrays, as zarr and xarray
+        read it by default. In a store that exists, a list is kept up to date, and none is added.
+        True refuses such a store if its root has no list.""",
+        kind="bool",
+    )
     compute: bool = same_as(ReturnKeywords, "compute", default=True)
 
 

@@ -39,15 +39,14 @@ from shardwrite.format.node import (
     DOCUMENT,
     consolidated,
     group_document,
-    is_consolidated,
     sorted_as_zarr,
     with_attributes,
 )
-from shardwrite.journal.documents import change_document, enter_above
+from shardwrite.journal.documents import change_document, enter_above, has_consolidated
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, names_above
-from shardwrite.place.target import document_if_there, document_of, durability_in, resolve_place
+from shardwrite.place.target import document_if_there, durability_in, resolve_place
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.execute import execute
@@ -191,7 +190,7 @@ def _new_groups(
     if asked is False:
         return wanted
     if there is not None:
-        if asked and not is_consolidated(there):
+        if asked and not has_consolidated(there, root):
             raise SpecError(
                 "the root of the store exists, and lists no arrays",
                 field="consolidated",
@@ -211,17 +210,15 @@ def _replace_attributes(groups: _Groups, durability: str | None) -> None:
     for place, document in groups.by_path.values():
         level = durability_in(place.store, durability)
         place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
-        attributes = attributes_of(document)
-        before = document_of(place)
-        if attributes_of(before) == attributes:
-            continue
-        new = dict(change_document(place, partial(_with, attributes), level, _SCOPE))
+        change = partial(_with, attributes_of(document))
+        new = dict(change_document(place, change, level, _SCOPE))
         new.pop("consolidated_metadata", None)
-        enter_above(place, {"": new}.copy)
+        enter_above(place, {"": new}.copy)  # a call that was killed may have left that out
 
 
 def _with(attributes: Document, document: Document) -> Document:
-    return with_attributes(document, attributes)
+    is_same = attributes_of(document) == attributes
+    return document if is_same else with_attributes(document, attributes)
 
 
 # ---- The functions

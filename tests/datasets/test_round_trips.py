@@ -45,6 +45,14 @@ CASES = {
     "half": {"v": variable(NUMBERS.astype("f2"))},
     "times": {"v": variable(TIMES, dims="t", lazy=False)},
     "times in hours": {"v": variable(TIMES, dims="t", units="hours since 1999-01-01", dtype="i4")},
+    "lazy times with holes": {
+        "v": variable(
+            np.where([1, 1, 0, 1], TIMES, np.datetime64("NaT")),
+            dims="t",
+            units="hours since 1999-01-01",
+            dtype="f8",
+        )
+    },
     "lazy times": {"v": variable(TIMES, dims="t")},
     "missing times": {
         "v": variable(np.where([1, 1, 0, 1], TIMES, np.datetime64("NaT")), dims="t", lazy=False)
@@ -207,6 +215,8 @@ def tree():
             "/fine": xr.Dataset({"v": (("x", "y"), da.ones((3, 4)))}, attrs={"level": 0}),
             "/fine/more": xr.Dataset({"w": ("y", da.arange(4))}, {"x": [10, 20, 30]}),
             "/coarse": xr.Dataset({"v": ("z", da.zeros(2))}),
+            "/only": xr.Dataset(attrs={"variables": "below"}),
+            "/only/below": xr.Dataset({"v": ("z", da.zeros(2))}),
         }
     )
 
@@ -216,7 +226,9 @@ def test_a_tree_is_one_run(tmp_path, encoding):
     ours, theirs = tmp_path / "ours.zarr", tmp_path / "theirs.zarr"
     result = tree().shardwrite.to_zarr(ours, encoding=encoding)
     tree().to_zarr(theirs, encoding=encoding, zarr_format=3)
-    assert set(result.variables) == {"top", "x", "fine/v", "coarse/v", "fine/more/w"}
+    assert set(result.variables) == {
+        *("top", "x", "fine/v", "coarse/v", "fine/more/w", "only/below/v")
+    }
     with (
         xr.open_datatree(ours, engine="zarr") as found,
         xr.open_datatree(theirs, engine="zarr") as wanted,

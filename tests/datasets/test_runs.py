@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import seams
 import zarr
-from helpers import contents, without_receipts
+from helpers import Killed, contents, without_receipts
 
 import shardwrite
 from shardwrite import SpecError
@@ -221,6 +222,54 @@ def test_it_is_begun_now_and_computed_later(tmp_path, mode):
 def test_one_variable_later(tmp_path):
     ds = xr.Dataset({"a": ("x", da.arange(3))})
     assert ds.shardwrite.to_zarr(tmp_path / "x.zarr", compute=False).compute().n_shards == 1
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_whatever_document_it_dies_before_the_same_call_ends_it(tmp_path, monkeypatch, mode):
+    """Nobody opens a group that lacks arrays, and in the end all is as if it had never died."""
+    write = shardwrite.place.directory.Directory.write
+    old, new = small(9, title="old"), small(title="new")
+    for k in itertools.count():
+        root, left = tmp_path / f"{k}.zarr", [k]
+        if mode == "w":
+            old.shardwrite.to_zarr(root, group="g")
+
+        def die(*args, left=left, **how):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return write(*args, **how)
+
+        monkeypatch.setattr(shardwrite.place.directory.Directory, "write", die)
+        try:
+            new.shardwrite.to_zarr(root, group="g", mode=mode, source_id="new")
+        except Killed:
+            is_whole = False
+        else:
+            is_whole = True
+        monkeypatch.setattr(shardwrite.place.directory.Directory, "write", write)
+        if not is_whole and mode == "w-" and (root / "g" / "zarr.json").exists():
+            check(root, new, group="g", consolidated=False)
+        new.shardwrite.to_zarr(root, group="g", mode=mode, source_id="new")
+        check(root, new, group="g", consolidated=False)
+        listed = json.loads((root / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+        assert set(listed) == {"g", "g/a", "g/b", "g/c", "g/t"}
+        assert listed["g"]["attributes"] == {"title": "new"}
+        if is_whole:
+            assert k > 8
+            break
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"{n}.zarr" for n in range(k + 1)}
+
+
+def test_two_programs_make_the_same_call_at_once(tmp_path):
+    root = tmp_path / "x.zarr"
+    words = [sys.executable, killed.__file__, root, "6", "0.02"]
+    programs = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [program.communicate(timeout=120)[1] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], said
+    check(root, killed.dataset(6, 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
 def test_two_workers_write_it(tmp_path):
