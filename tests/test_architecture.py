@@ -16,7 +16,7 @@ import shape
 from shape import attached, modules_imported
 
 PACKAGE = Path(__file__).parent.parent / "shardwrite"
-WINGS = ("sources", "hdf5", "legacy", "volumes", "convert", "show", "slurm")
+WINGS = ("datasets", "sources", "hdf5", "legacy", "volumes", "convert", "show", "slurm")
 # lowest first; a folder may import from itself and from floors before its own
 LAYERS = [
     ["errors", "_version", "_lazy", "grid"],

@@ -402,14 +402,18 @@ class RunDirectory:
         return document
 
     def publish_groups(
-        self, document: Document, groups: Mapping[str, Document], durability: str, driver: str
-    ) -> bool:
+        self,
+        document: Document,
+        groups: Mapping[str, Document],
+        durability: str,
+        driver: str,
+        others: Sequence[tuple[Place, Document]] = (),
+    ) -> None:
         """Make the groups above that are missing, nearest first, and have all list the array.
-
-        - Returns: whether a group lists arrays in consolidated metadata.
 
         - `document`: the array's, as it was published.
         - `groups`: documents of groups by their paths in the store. Others have no attributes.
+        - `others`: more arrays of the run in the same groups, with their documents.
 
         - Raises RunEndedError if the run has ended meanwhile.
         """
@@ -419,7 +423,7 @@ class RunDirectory:
                 made = groups.get(group.name) or group_document()
                 if self._replace(group, None, made, durability, driver):
                     break
-        return self.consolidate(document, durability, driver)
+        self.consolidate(document, durability, driver, others)
 
     def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
@@ -484,13 +488,19 @@ class RunDirectory:
 
         return exclusive(self.target.beside / _CLAIM_OF_END, self.path)
 
-    def consolidate(self, document: Document, durability: str, driver: str) -> bool:
+    def consolidate(
+        self,
+        document: Document,
+        durability: str,
+        driver: str,
+        others: Sequence[tuple[Place, Document]] = (),
+    ) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata.
 
-        Returns whether there is such a group.
+        - `others`: more arrays in the same groups, with their documents.
         """
         put = partial(self._replace, durability=durability, driver=driver)
-        return consolidate(self.target.place, {"": document}.copy, put)
+        consolidate(self.target.place, {"": document}.copy, put, others)
 
     def withdraw(
         self, durability: str, driver: str, is_due: Callable[[], bool] = lambda: True

@@ -65,6 +65,7 @@ from shardwrite.write.tasks import Unreadable, commit_group
 
 if TYPE_CHECKING:
     from shardwrite.journal.parts import PartDirectory
+    from shardwrite.place.base import Place
     from shardwrite.read.array import ShardedArray
     from shardwrite.write.spool import EncodedBlock
 
@@ -522,11 +523,13 @@ class Session:
                 self._change_document(listed)
         return None
 
-    def publish_groups(self, document: Document) -> bool:
-        """Publish the groups above a new array that are missing; whether a group lists arrays."""
+    def publish_groups(
+        self, document: Document, others: Sequence[tuple[Place, Document]] = ()
+    ) -> None:
+        """Publish groups above a new array that are missing; they list others in them, too."""
         groups, level = self.job.groups, self.job.durability
         with self._publishing():
-            return self.directory.publish_groups(document, groups, level, self.driver)
+            self.directory.publish_groups(document, groups, level, self.driver, others)
 
     def leave(self, result: WriteResult) -> None:
         """Leave a receipt in the array, and a report if one is wanted."""
@@ -831,11 +834,12 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             if session.directory.record.aside:
                 session.leave(result)
                 session.hand_over()
-    plain = set[object]()  # groups that are there, and list no arrays
+    siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
-        above = session.job.target.above
-        if (above is None or above not in plain) and not session.publish_groups(document):
-            plain.add(above)
+        above = session.job.target.above or id(session)
+        siblings.setdefault((session.directory.shared, above), []).append((session, document))
+    for (session, document), *others in siblings.values():
+        session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
     is_new = {id(session) for session, _ in new if not session.directory.record.aside}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
