@@ -174,13 +174,13 @@ COVERED: dict[str, str] = {
     "or give --in-place, so that the new data take the name of SRC": (
         "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
     ),
-    "or call abandon (shardwrite abandon), which puts the old array back": (
+    "or call abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "To replace it by this one, give mode": (
         f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
     ),
-    "Or give it up with abandon (shardwrite abandon), which puts the old array back": (
+    "Or give it up with abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "It overwrites the objects of the old array, so nothing can be put back": (
@@ -1622,6 +1622,38 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     refused(remedy, CorruptShardError, lambda: shardwrite.compact(path, above=0))
     write(path, 1, mode="w", restart=True)
     np.testing.assert_array_equal(read(path), values(1))
+
+
+# ---- datasets of xarray
+
+
+@carries_out(
+    'give another path or group, or mode="w" to replace its arrays and attributes',
+    "give another path or group, or remove it yourself",
+)
+def test_a_dataset_where_another_one_is(tmp_path):
+    xr = pytest.importorskip("xarray")
+    path = tmp_path / "x.zarr"
+
+    def dataset(*names, n=1):
+        return xr.Dataset({name: ("x", da.arange(5) * n) for name in names})
+
+    def check(ds, **how):
+        xr.testing.assert_identical(xr.open_zarr(path, **how).compute(), ds.compute())
+
+    dataset("a", "b").shardwrite.to_zarr(path)
+    remedy = 'give another path or group, or mode="w" to replace its arrays and attributes'
+    refused(remedy, SpecError, lambda: dataset("a", "b", "c").shardwrite.to_zarr(path))
+    dataset("a", "b", "c", n=2).shardwrite.to_zarr(path, mode="w")
+    check(dataset("a", "b", "c", n=2))
+    remedy = "give another path or group, or remove it yourself"
+    refused(remedy, SpecError, lambda: dataset("a").shardwrite.to_zarr(path, mode="w"))
+    dataset("a").shardwrite.to_zarr(path, group="g")
+    check(dataset("a"), group="g", consolidated=False)
+    for name in "bcg":
+        shutil.rmtree(path / name)
+    dataset("a").shardwrite.to_zarr(path, mode="w")
+    check(dataset("a"), consolidated=False)
 
 
 # ---- no message is forgotten

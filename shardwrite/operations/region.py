@@ -327,9 +327,9 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     for name, source in tree.arrays:
         place = tree.place.member(name) if name else tree.place
         if not isinstance(place, Directory):
-            told = place.unknown_run()  # its state may lie in another array, or on another machine
-            if told:
-                raise JournalError(f"{told}. {_END_IT}", path=source.label)
+            unknown = place.unknown_run()  # its state may lie in another array, or elsewhere
+            if unknown is not None:
+                raise JournalError(f"{unknown.told}. {_END_IT}", path=source.label)
             refuse_unfinished(place, _END_IT)
             continue
         beside = look_beside(Target(place, place.beside))

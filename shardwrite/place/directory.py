@@ -261,9 +261,8 @@ class Directory(Place):
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
 
-    def unknown_run(self) -> str:
+    def unknown_run(self) -> None:
         """See :meth:`Place.unknown_run`; there is none."""
-        return ""
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """See :meth:`Place.foreign`; links are foreign, too."""

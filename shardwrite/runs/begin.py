@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import math
@@ -28,6 +29,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
+from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
@@ -36,15 +38,16 @@ from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
-from shardwrite.journal.takeover import cancel_begin
+from shardwrite.journal.takeover import cancel_begin, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
+    check_around,
     check_surroundings,
     check_target,
     refuse_kept,
-    untouched,
     warn_of_v2,
+    ways_to,
 )
 from shardwrite.plan.plan import Part
 from shardwrite.runs.array_plan import BY_CHUNKS, waiting
@@ -113,8 +116,12 @@ def check_scratch(
 # ---- Beginning and joining
 
 
-def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+def begin(
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
+) -> list[Session]:
     """Begin or join a run for each job, after all targets were checked.
+
+    - `free`: targets where nothing stood a moment ago, as `untouched` tells.
 
     - Raises RunEndedError if another process ends a run in the meantime.
     """
@@ -127,15 +134,19 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         from shardwrite.runs.reads import check_not_read  # of arrays that change
 
         check_not_read(jobs)
-    new = untouched(job.target for job in jobs if job.makes_array)
-    there = [job for job in jobs if job.target not in new]
-    for job in there:
-        check_surroundings(job.target)
-        check_place(job)
+    above = set[object]()
+    for job in jobs:
+        if job.target not in free:
+            check_surroundings(job.target)
+            check_place(job)
+        elif job.target.above is None or job.target.above not in above:
+            _check_above(job.target)
+            above.add(job.target.above)
+    there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:
         _make_way(job)
-    sessions = _begin_all(jobs, engine, stack)
+    sessions = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
@@ -155,6 +166,19 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         _tell_source(session)
     _sync_above(sessions)
     return sessions
+
+
+def _check_above(target: Target) -> None:
+    """Check what lies above a new array where nothing stands; it holds for all in the same group.
+
+    What is left there of runs that nobody goes on with is removed.
+    """
+    check_surroundings(target)
+    check_around(target.place)
+    check_groups_above(target.place)
+    warn_of_v2(target)
+    with as_store_error(str(target.run_path), "cannot remove what is left above"):
+        tidy_home(target)
 
 
 def _sync_above(sessions: Sequence[Session]) -> None:
@@ -200,7 +224,9 @@ def _tell_source(session: Session) -> None:
         )
 
 
-def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+def _begin_all(
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
+) -> list[Session]:
     """Begin or join the runs of all jobs, none of which has changed an array yet.
 
     New arrays of one hierarchy are written by one run. If one of the runs cannot begin, the new
@@ -216,6 +242,7 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
                 [_request(job) for job in together],
                 restart=first.options.restart,
                 durability=first.durability,
+                free=free,
             )
             new += [run for run, is_new in directories if is_new][:1]
             for job, (directory, is_new) in zip(together, directories, strict=True):
@@ -241,10 +268,10 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs, by the runs that write them."""
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
-    for job in jobs:
+    for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
         home = job.target.home if job.makes_array else None
         is_alone = home is None or not can_be_made(home)
-        key = job.target if is_alone else (home, job.options.restart, job.durability)
+        key = job.target if is_alone else (home, way, job.options.restart, job.durability)
         runs.setdefault(key, []).append(job)
     return list(runs.values())
 
@@ -259,7 +286,7 @@ def _request(job: Job) -> Request:
     """What a run is begun for."""
     metadata = job.plan.metadata
     intent = intent_of(job.plan, job.options.mode)
-    return Request(job.target, intent, metadata.text, metadata.grid.n_shards)
+    return Request(job.target, intent, metadata.text, metadata.grid.n_shards, job.keeps_old)
 
 
 def _described(job: Job) -> str:
@@ -363,11 +390,16 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not directory.has_ended:
+        if not directory.has_ended and not _is_published_elsewhere(directory, error):
             raise
         raise RunEndedError(
             "another process has ended this run", path=str(directory.path)
         ) from error
+
+
+def _is_published_elsewhere(directory: RunDirectory, error: OSError) -> bool:
+    """Whether a path is missing because another process is handing over the array of the run."""
+    return error.errno == errno.ENOENT and directory.record.aside and not directory.is_aside
 
 
 @contextlib.contextmanager

@@ -141,11 +141,11 @@ class Run:
                 jobs = in_one_state(jobs)
                 stack.enter_context(holding(*(job.target for job in jobs)))
                 jobs = _accepted(jobs, mode)
-            new = (
+            free = (
                 frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
             )
             before = [
-                None if job.target in new else _finished_before(job, engine, on_report, mode)
+                None if job.target in free else _finished_before(job, engine, on_report, mode)
                 for job in jobs
             ]
             before = list(with_others_staged(jobs, before))
@@ -156,7 +156,7 @@ class Run:
                         todo, engine, stack, may_list=mode == "end", trusts_journals=trusts_journals
                     )
                     if joins
-                    else begin(todo, engine, stack)
+                    else begin(todo, engine, stack, free)
                 )
                 yield cls(engine, on_report, mode, before, begun, start)
 
@@ -461,6 +461,7 @@ class SourceWatch:
         session, source = self.session, self._source
         from shardwrite.read.inspection import change_time_of, of_objects, ranks_of_objects
 
+        key_of = source.metadata.key_of_rank
         ranks = ranks_of_objects(source, str(source.store.local_root))
         times = of_objects(engine, source, ranks, change_time_of)
         is_again = self._since is not None
@@ -468,12 +469,12 @@ class SourceWatch:
         changed = ranks[times > since]
         self._since = max(since, int(times.max(initial=0)))
         if is_again and len(changed):
-            raise _refusal(self._key(int(changed[0])), "is changed again and again")
+            raise _refusal(key_of(changed[0]), "is changed again and again")
         ledger = session.ledger
         if source.metadata.grid == session.job.plan.metadata.grid:
-            gone = np.setdiff1d(np.flatnonzero(ledger.nbytes > 0), ranks)
+            gone = ledger.gone(ranks)
             if len(gone):
-                raise _refusal(self._key(int(gone[0])), "was copied, and is gone")
+                raise _refusal(key_of(gone[0]), "was copied, and is gone")
         lost = [rank for rank in self._made_of(changed.tolist()) if ledger.is_done[rank]]
         ledger.forget(lost)
         return len(lost)
@@ -501,10 +502,6 @@ class SourceWatch:
                 source.shard_box(unravel(rank, source.counts)).intersect(source.whole)
             )
         }
-
-    def _key(self, rank: int) -> str:
-        metadata = self._source.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
 
 
 def _refusal(key: str, what: str) -> StoreError:

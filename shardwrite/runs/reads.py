@@ -80,25 +80,36 @@ class _Read:
 def check_not_read(jobs: Sequence[Job]) -> None:
     """Refuse to change an array that a source reads.
 
-    An interrupted run would read again what it has changed before. An array that is replaced is set
-    aside before the source is read, and would read as its fill value. Updates whose values are kept
-    first may read what such updates change.
+    An interrupted run would read again what it has changed before. An array in a bucket that is
+    replaced is hidden before the source is read, and would read as its fill value. Updates whose
+    values are kept first may read what such updates change.
     """
     changed = [job for job in jobs if job.options.mode in ("w", "r+") or _is_public(job)]
     read = [(job, places) for job in jobs if changed and (places := _places_read(job))]
+    is_known_again = all(job.plan.source.is_stable for job in jobs)
     for job in changed if read else ():
-        if job.target.is_published:
-            is_kept = job.plan.staged_with is not None
-            by = [places for one, places in read if not (is_kept and one.plan.staged_with)]
-            is_replaced = job.options.mode == "w"
-            _refuse(set().union(*by), job.target.store, job.target.label, is_replaced=is_replaced)
+        if not job.target.is_published:
+            continue
+        is_kept, store, label = job.plan.staged_with is not None, job.target.store, job.target.label
+        places = frozenset[_Read]().union(
+            *(places for one, places in read if not (is_kept and one.plan.staged_with))
+        )
+        if not job.keeps_old:
+            _refuse(places, store, label, is_replaced=job.options.mode == "w")
+        elif not is_known_again and _touch(places, store):
+            raise SpecError(
+                "the source reads the array that it is to replace, and has no name by which the "
+                "same call is known again, which must not change the values once more",
+                field="source_id",
+                value=None,
+                remedy='give one, such as source_id="doubled"',
+            )
 
 
 def are_read(jobs: Sequence[Job]) -> bool:
     """Whether the source of one of some updates reads an array that one of them changes."""
     read = set[_Read]().union(*map(_places_read, jobs))
-    targets = [_Read(*_location(job.target.store)) for job in jobs] if read else []
-    return any(place.touches(target) for place in read for target in targets)
+    return any(_touch(read, job.target.store) for job in jobs if read)
 
 
 def _is_public(job: Job) -> bool:
@@ -111,8 +122,7 @@ def refuse_reading(x: Any, store: Store, label: str) -> None:
 
 
 def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: bool) -> None:
-    target = _Read(*_location(store))
-    if not any(place.touches(target) for place in read):
+    if not _touch(read, store):
         return
     if is_replaced:
         raise SpecError(
@@ -127,6 +137,12 @@ def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: boo
         value=label,
         remedy="write the source to another path, and then that array into this one",
     )
+
+
+def _touch(read: Iterable[_Read], store: Store) -> bool:
+    """Whether some of the places are the array of a store."""
+    target = _Read(*_location(store))
+    return any(place.touches(target) for place in read)
 
 
 _of_sources: WeakKeyDictionary[ArrayChunks, frozenset[_Read]] = WeakKeyDictionary()

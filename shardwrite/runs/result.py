@@ -12,7 +12,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import without_keys
-from shardwrite.grid import unravel
 from shardwrite.journal.begin import differences, interrupted_end, same_source_remedy, tidied_run
 from shardwrite.journal.documents import enter_above
 from shardwrite.journal.ledger import Ledger
@@ -417,11 +416,11 @@ def incomplete(
 
     - `missing`: ranks of the missing shards. The error has the keys of the first 1000.
     """
-    grid = metadata.grid
-    names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
+    n = metadata.grid.n_shards
+    names = [metadata.key_of_rank(rank) for rank in missing[:1000]]
     listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
     what = (
-        f"is not whole: {len(missing):,} of {grid.n_shards:,} shards are not committed ({listed})"
+        f"is not whole: {len(missing):,} of {n:,} shards are not committed ({listed})"
         if names
         else "is not finished, although all of its shards are committed"
     )
