@@ -437,8 +437,9 @@ class TransformerPlace(InStore):
         return kind if self.base.node_inside() is None else "group"
 
     def is_occupied(self) -> bool:
-        """See :meth:`Place.is_occupied`."""
-        return InStore.is_occupied(self) or self.base.has_data()
+        """See :meth:`Place.is_occupied`; an array inside it may have no data."""
+        is_here = InStore.is_occupied(self) or self.base.has_data()
+        return is_here or self.base.node_inside() is not None
 
     def kind_for_group(self) -> str:
         """See :meth:`Place.kind_for_group`; groups have no documents here."""

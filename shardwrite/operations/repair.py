@@ -379,9 +379,9 @@ def repair(call: RepairArguments) -> Repair:
             check_updatable(target.store, usual)
             check_unshared(target)
             require_trusted(target)
-            told = target.place.unknown_run() if run is None else ""
-            if told:
-                raise JournalError(f"{told}; then call repair again", path=target.label)
+            unknown = target.place.unknown_run() if run is None else None
+            if unknown is not None:
+                raise JournalError(f"{unknown.told}; then call repair again", path=target.label)
         ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
         n_temporaries = _left_over(target, is_look=is_look)
         if not is_look:

@@ -297,7 +297,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     beside = look_beside(target)
     run = beside.run
     if target.is_published and (
-        run is None or not run.record.replaces or is_there(run.path / "replaced")
+        run is None or not run.record.replaces or run.is_aside or is_there(run.path / "replaced")
     ):
         return Opened(target, open_at(target.place), beside)
     if beside.untrusted is not None:
@@ -307,7 +307,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
         return Opened(target, open_at(target.place), beside)  # raises, and gives the reason
     return Opened(
         target,
-        ShardedArray(parse_metadata(json.dumps(run.document)), target.store),
+        ShardedArray(parse_metadata(json.dumps(run.document)), run.store),
         beside,
     )
 
@@ -333,12 +333,12 @@ class _Expected:
 def _expected(target: Target, beside: Beside, metadata: ArrayMetadata) -> _Expected:
     """Read which shards there should be, from the journal of a run or from the receipt."""
     run = beside.run
-    if run is not None and run.makes_array:  # a repair's array was whole before
+    if run is not None and run.makes_array and not run.is_aside:  # before, another was whole
         return _Expected("journal", replay(run, metadata, looking=True).ledger)
     receipt = read_receipt(target)
     if receipt is None or receipt.contents.empty is None:
         return _Expected()
-    open_runs = [*beside.updates, *([] if run is None else [run])]
+    open_runs = [*beside.updates, *([] if run is None or run.is_aside else [run])]
     try:
         empty = receipt.nbytes_on(metadata.grid)
         sizes = noted_sizes(receipt, metadata, open_runs)

@@ -539,6 +539,39 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     return result_from_receipt(update.result, job.target.label)
 
 
+def with_others_staged(
+    jobs: Sequence[Job], results: Sequence[WriteResult | None]
+) -> Sequence[WriteResult | None]:
+    """Results of jobs, of which updates that keep their values together are finished together.
+
+    Their runs end one after the other, when the shards of all are written. So if one is finished,
+    another one of which no run is left has ended before it.
+
+    - `results`: for each job, what `finished` returns.
+    - Raises JournalError if another run has changed since then what one of them wrote.
+    """
+    together = [n for n, job in enumerate(jobs) if job.plan.staged_with is not None]
+    left = [n for n in together if results[n] is None]
+    if not left or len(left) == len(together):
+        return results
+    found = list(results)
+    for n in left:
+        target, intent = jobs[n].target, intent_of(jobs[n].plan, jobs[n].options.mode)
+        if tidied_run(target) is not None:
+            continue
+        receipt = read_receipt(target)
+        update = None if receipt is None else receipt.update(intent.digest, intent.identity)
+        if update is None or update.replaced:
+            raise JournalError(
+                f"the updates of this call read what they change. Some are done, but what one of "
+                f"them wrote to {target.label} has changed since. Make another call for that "
+                "region alone",
+                path=target.label,
+            )
+        found[n] = result_from_receipt(update.result, target.label)
+    return found
+
+
 def refuse_another(job: Job) -> None:
     """Refuse to overwrite an existing array in mode ``"w-"``."""
     is_new = job.options.mode == "w-" and not job.target.recovers

@@ -65,6 +65,7 @@ from shardwrite.write.tasks import Unreadable, commit_group
 
 if TYPE_CHECKING:
     from shardwrite.journal.parts import PartDirectory
+    from shardwrite.place.base import Place
     from shardwrite.read.array import ShardedArray
     from shardwrite.write.spool import EncodedBlock
 
@@ -221,7 +222,7 @@ class Session:
         return WriteSpec(
             metadata=plan.metadata,
             strategy=plan.strategy,
-            store=self.job.target.store,
+            store=self.directory.store,
             run_path=str(self.work_path),
             parts=str(self._parts),
             driver=self.driver,
@@ -464,7 +465,7 @@ class Session:
 
         They are gone if somebody has removed or renamed the directory of the array meanwhile.
         """
-        metadata, store = self.job.plan.metadata, self.job.target.store
+        metadata, store = self.job.plan.metadata, self.directory.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
         keys = {rank: metadata.key_of_rank(rank) for rank in some}
@@ -489,7 +490,7 @@ class Session:
         """The array that is written, with the shards that are there."""
         from shardwrite.read.array import ShardedArray
 
-        return ShardedArray(self.job.plan.metadata, self.job.target.store)
+        return ShardedArray(self.job.plan.metadata, self.directory.store)
 
     def _check_there(self) -> None:
         """Check that this process finds the shards that other processes have put.
@@ -515,18 +516,20 @@ class Session:
         with self._publishing():
             if directory.record.replaces:
                 self._clear()
-            listed = present_listed(metadata, self.job.target.store)
+            listed = present_listed(metadata, self.directory.store)
             if self.job.makes_array:
                 return directory.publish(self.job.durability, self.driver, listed)
             if self.job.is_update or has_manifest(metadata.document):
                 self._change_document(listed)
         return None
 
-    def publish_groups(self, document: Document) -> bool:
-        """Publish the groups above a new array that are missing; whether a group lists arrays."""
+    def publish_groups(
+        self, document: Document, others: Sequence[tuple[Place, Document]] = ()
+    ) -> None:
+        """Publish groups above a new array that are missing; they list others in them, too."""
         groups, level = self.job.groups, self.job.durability
         with self._publishing():
-            return self.directory.publish_groups(document, groups, level, self.driver)
+            self.directory.publish_groups(document, groups, level, self.driver, others)
 
     def leave(self, result: WriteResult) -> None:
         """Leave a receipt in the array, and a report if one is wanted."""
@@ -534,6 +537,11 @@ class Session:
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
+
+    def hand_over(self) -> None:
+        """Let a new array that was built aside take the place of the old one."""
+        with self._publishing():
+            self.directory.hand_over(self.job.durability, self.driver)
 
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
@@ -754,7 +762,7 @@ class Session:
         metadata, target = self.job.plan.metadata, self.job.target
         keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
         with as_store_error(target.label, "cannot make directories"):
-            target.place.make_directories(keys, self.job.durability)
+            self.directory.place.make_directories(keys, self.job.durability)
 
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
@@ -799,7 +807,8 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
     results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]
     try:
         _publish(sessions, results)
-        for session in {session.directory.shared: session for session in sessions}.values():
+        # The first one ends last, since it may keep the values of all; see `runs.staged`.
+        for session in {each.directory.shared: each for each in reversed(sessions)}.values():
             directory = session.directory
             own = [s.directory for s in sessions if s.directory.shared == directory.shared]
             with as_store_error(directory.target.label, "cannot end"):
@@ -820,14 +829,18 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             document = session.publish()
             if document is None:
                 session.leave(result)
-            else:
-                new.append((session, document))
-    plain = set[object]()  # groups that are there, and list no arrays
+                continue
+            new.append((session, document))
+            if session.directory.record.aside:
+                session.leave(result)
+                session.hand_over()
+    siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
-        above = session.job.target.above
-        if (above is None or above not in plain) and not session.publish_groups(document):
-            plain.add(above)
-    is_new = {id(session) for session, _ in new}
+        above = session.job.target.above or id(session)
+        siblings.setdefault((session.directory.shared, above), []).append((session, document))
+    for (session, document), *others in siblings.values():
+        session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
+    is_new = {id(session) for session, _ in new if not session.directory.record.aside}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
             session.leave(result)
