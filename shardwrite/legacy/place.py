@@ -36,6 +36,7 @@ from shardwrite.place.base import (
 from shardwrite.place.directory import Directory, remove_temporaries
 from shardwrite.place.objects import InStore
 from shardwrite.stores.base import (
+    ObjectEditor,
     ObjectReader,
     ObjectWriter,
     Store,
@@ -94,20 +95,6 @@ def place_in(store: Store, name: str, document: Document | None) -> TransformerP
     return TransformerPlace.of(store, name)
 
 
-def _same(name: str) -> Any:
-    """An attribute or a method of the store of the hierarchy."""
-    return property(lambda store: getattr(store._inner, name))  # noqa: SLF001 (of the class below)
-
-
-def _by_key(name: str) -> Any:
-    """A method of the store of the hierarchy, which is called with the key there."""
-
-    def method(store: TransformerStore, key: str, *arguments: Any) -> Any:
-        return getattr(store._inner, name)(store.key_below(key), *arguments)  # noqa: SLF001
-
-    return method
-
-
 class TransformerStore(Store):
     """The objects of one array of a hierarchy of 2022, under the keys of today."""
 
@@ -125,12 +112,30 @@ class TransformerStore(Store):
         root = self._inner.local_root
         return str(root / self._data) if root is not None else f"{self._inner!r}/{self._data}"
 
-    is_in_memory, owner = _same("is_in_memory"), _same("owner")
-    put_limit, scratch = _same("put_limit"), _same("scratch")
-    loses_changes = _same("loses_changes")
-    held_nbytes, check_nbytes = _same("held_nbytes"), _same("check_nbytes")
-    version, sync, edit = _by_key("version"), _by_key("sync"), _by_key("edit")
-    discard_temporary = _by_key("discard_temporary")
+    # What the store of the hierarchy says
+    is_in_memory = property(lambda self: self._inner.is_in_memory)
+    owner = property(lambda self: self._inner.owner)
+    put_limit = property(lambda self: self._inner.put_limit)
+    scratch = property(lambda self: self._inner.scratch)
+    loses_changes = property(lambda self: self._inner.loses_changes)
+    held_nbytes = property(lambda self: self._inner.held_nbytes)
+    check_nbytes = property(lambda self: self._inner.check_nbytes)
+
+    def version(self, key: str) -> Any:
+        """See :meth:`Store.version`."""
+        return self._inner.version(self.key_below(key))
+
+    def sync(self, key: str) -> None:
+        """See :meth:`Store.sync`."""
+        self._inner.sync(self.key_below(key))
+
+    def edit(self, key: str) -> ObjectEditor:
+        """See :meth:`Store.edit`."""
+        return self._inner.edit(self.key_below(key))
+
+    def discard_temporary(self, key: str, attempt: str) -> bool:
+        """See :meth:`Store.discard_temporary`."""
+        return self._inner.discard_temporary(self.key_below(key), attempt)
 
     @property
     def hierarchy_root(self) -> Path | None:
