@@ -26,7 +26,7 @@ VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
 SIZES = {"shards": 16, "chunks": 4, "source_id": "it 0"}
 NAMES = ["g/b", "a", "g/h/d"]
 STATE = "shardwrite-run/"
-MOST_REQUESTS = 21
+MOST_REQUESTS = 23
 DOCUMENTS = ["shardwrite-receipt.json", "zarr.json"]
 
 PROGRAM = """
