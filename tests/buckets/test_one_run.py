@@ -134,6 +134,18 @@ def test_requests_of_one_more_array(moto_server, environment, url):
     assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS
 
 
+def test_requests_of_one_new_array(moto_server, environment, url):
+    """It is listed before its run begins, and once its plan is linked."""
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        with dask.config.set(scheduler="sync"):
+            da.from_array(VALUES, chunks=(16, 32)).to_sharded_zarr(url, **SIZES)
+        listed = [path for _, path in faults.seen if path.endswith(f"{url.split('/', 3)[3]}/")]
+        assert len(listed) == 2, faults.seen
+        assert not [path for _, path in faults.seen if path.endswith((".zarray", ".zgroup"))]
+        assert len(faults.seen) <= 60, faults.seen
+
+
 @pytest.mark.parametrize("name", ["g/b", "a"])
 def test_another_call_for_one_of_them_joins(moto, url, name):
     """That of `a`, inside which the state lies, and that of an array whose mark says so."""
