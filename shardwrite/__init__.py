@@ -1,7 +1,8 @@
 """Dask-parallel batch writer of sharded Zarr v3 arrays.
 
 Importing shardwrite gives every `dask.array.Array` the methods ``to_sharded_zarr`` and
-``to_precomputed``; ``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function.
+``to_precomputed``; ``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function. Objects of
+xarray get the accessor ``shardwrite``, as in ``ds.shardwrite.to_zarr(...)``.
 """
 
 from importlib import import_module as _import_module
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from shardwrite.convert.plan import Conversion, ConversionPlan
     from shardwrite.convert.transfer import download, plan_transfer, upload
     from shardwrite.convert.transferring import Transfer, TransferPlan
+    from shardwrite.datasets.planned import DatasetPlan
+    from shardwrite.datasets.write import DatasetResult, plan_dataset, write_dataset
     from shardwrite.format.sharding import register_shard_format
     from shardwrite.format.strategies import AppendOnly, FixedOrder, register_strategy
     from shardwrite.hdf5.adopt import Adopted, adopt
@@ -123,6 +126,8 @@ else:
                 "finalize_conversion",
                 "prepare_conversion",
             ),
+            "shardwrite.datasets.planned": ("DatasetPlan",),
+            "shardwrite.datasets.write": ("DatasetResult", "plan_dataset", "write_dataset"),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
@@ -186,9 +191,21 @@ def _add_method(dask_array: ModuleType) -> None:
         setattr(dask_array.Array, name, LateMethod(__name__, name))
 
 
+def _accessor(given: Any) -> Any:
+    return _import_module("shardwrite.datasets.accessor").Accessor(given)
+
+
+def _add_accessors(xarray: ModuleType) -> None:
+    for name in ("Dataset", "DataArray", "DataTree"):
+        kind = getattr(xarray, name, None)  # old versions have no trees
+        if kind is not None and not hasattr(kind, "shardwrite"):  # this package may be reloaded
+            getattr(xarray, f"register_{name.lower()}_accessor")("shardwrite")(_accessor)
+
+
 _use(_look, _where)
 when_imported("dask.config", _add_defaults)
 when_imported("dask.array", _add_method)
+when_imported("xarray", _add_accessors)
 
 __all__ = [
     "Adopted",
@@ -198,6 +215,8 @@ __all__ = [
     "Conversion",
     "ConversionPlan",
     "DaskPatch",
+    "DatasetPlan",
+    "DatasetResult",
     "FixedOrder",
     "Hdf5",
     "Part",
@@ -233,6 +252,7 @@ __all__ = [
     "open_sharded",
     "patch_dask",
     "plan",
+    "plan_dataset",
     "plan_precomputed",
     "plan_region",
     "plan_reshard",
@@ -256,6 +276,7 @@ __all__ = [
     "unshard_store",
     "upload",
     "verify",
+    "write_dataset",
     "write_part",
     "write_region",
     *errors.__all__,

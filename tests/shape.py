@@ -88,6 +88,7 @@ WINGS = {
         "sources/transformer_2022.py",
         "sources/zip_*",
     ],
+    "datasets": ["datasets/*"],
     "sources": ["sources/*", "stores/bucket_files.py", "stores/inside.py"],
     "convert": [
         "convert/*",

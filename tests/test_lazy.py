@@ -127,6 +127,26 @@ def test_arrays_have_the_method_whatever_is_imported_first(imports):
     run(f"{imports}\n{IS_METHOD}")
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import shardwrite, xarray",
+        pytest.param("import xarray, shardwrite", marks=pytest.mark.long),
+        pytest.param(
+            "import shardwrite, importlib\nimport xarray\nimportlib.reload(shardwrite)",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_objects_of_xarray_have_the_accessor_whatever_is_imported_first(imports):
+    pytest.importorskip("xarray")
+    loaded_late = "import sys\nassert 'shardwrite.datasets' not in sys.modules"
+    kinds = "xarray.Dataset(), xarray.DataArray(1), xarray.DataTree()"
+    check = f"assert all(hasattr(one.shardwrite, 'to_zarr') for one in ({kinds}))"
+    _, modules = loaded_by(f"{imports}\n{loaded_late}\n{check}")
+    assert "shardwrite.datasets" in modules
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("children_as_users_start_them")
 def test_arrays_have_the_method_where_threads_import_at_the_same_time():

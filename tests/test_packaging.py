@@ -32,6 +32,7 @@ EXTRAS = {
     "blosc2": "blosc2",
     "cf": "xarray",
     "cloud": "obstore",
+    "xarray": "xarray",
     "icechunk": "icechunk",
     "plot": "matplotlib",
     "slurm": "cryptography, dask_jobqueue",

@@ -71,7 +71,16 @@ _COMPARED = "tests/operations/test_repair_compare.py"
 _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 _RECOVER = "tests/operations/test_recover.py"
+_STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
+    "Give it up, too, with abandon": f"{_STAGED}::test_of_two_arrays_the_first_one_is_given_up",
+    "Make the same call without restart to finish it": f"{_STAGED}::test_others_wait_for_it",
+    "Some of its shards may be new. Give it up with abandon": (
+        f"{_STAGED}::test_values_that_are_gone_are_not_computed_again"
+    ),
+    "give that call up with abandon. source_id= tells sources apart": (
+        f"{_STAGED}::test_a_source_without_a_name_is_told"
+    ),
     "was not asked: SLURM took {} s before; try again": (
         "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
     ),
@@ -165,13 +174,13 @@ COVERED: dict[str, str] = {
     "or give --in-place, so that the new data take the name of SRC": (
         "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
     ),
-    "or call abandon (shardwrite abandon), which puts the old array back": (
+    "or call abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "To replace it by this one, give mode": (
         f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
     ),
-    "Or give it up with abandon (shardwrite abandon), which puts the old array back": (
+    "Or give it up with abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "It overwrites the objects of the old array, so nothing can be put back": (
@@ -897,14 +906,14 @@ def test_a_repair_that_was_interrupted_does_not_hide_the_array_from_finalize_and
 def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.operations.region.execute
+    real = shardwrite.operations.region.execute_staged
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute_staged", real)
         source(2, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute_staged", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")  # noqa: E731
     refused("make the same call again", JournalError, again)
     again()
@@ -923,14 +932,14 @@ ANOTHER = {
 def test_an_array_that_is_gone_when_an_update_begins(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.operations.region.execute
+    real = shardwrite.operations.region.execute_staged
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute_staged", real)
         path.rename(tmp_path / "aside")
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute_staged", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
     refused("make the same call again. Another process may", JournalError, again)
     assert is_tidy(path)
@@ -944,14 +953,14 @@ def test_an_array_that_is_gone_when_an_update_begins(tmp_path, monkeypatch):
 def test_an_array_that_is_another_one_when_an_update_begins(tmp_path, monkeypatch, other):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.operations.region.execute
+    real = shardwrite.operations.region.execute_staged
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute_staged", real)
         write(path, mode="w", **ANOTHER[other])
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute_staged", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
     refused(f"make the same call again. It differs in {other}", JournalError, again)
     assert is_tidy(path)
@@ -1614,6 +1623,38 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     refused(remedy, CorruptShardError, lambda: shardwrite.compact(path, above=0))
     write(path, 1, mode="w", restart=True)
     np.testing.assert_array_equal(read(path), values(1))
+
+
+# ---- datasets of xarray
+
+
+@carries_out(
+    'give another path or group, or mode="w" to replace its arrays and attributes',
+    "give another path or group, or remove it yourself",
+)
+def test_a_dataset_where_another_one_is(tmp_path):
+    xr = pytest.importorskip("xarray")
+    path = tmp_path / "x.zarr"
+
+    def dataset(*names, n=1):
+        return xr.Dataset({name: ("x", da.arange(5) * n) for name in names})
+
+    def check(ds, **how):
+        xr.testing.assert_identical(xr.open_zarr(path, **how).compute(), ds.compute())
+
+    dataset("a", "b").shardwrite.to_zarr(path)
+    remedy = 'give another path or group, or mode="w" to replace its arrays and attributes'
+    refused(remedy, SpecError, lambda: dataset("a", "b", "c").shardwrite.to_zarr(path))
+    dataset("a", "b", "c", n=2).shardwrite.to_zarr(path, mode="w")
+    check(dataset("a", "b", "c", n=2))
+    remedy = "give another path or group, or remove it yourself"
+    refused(remedy, SpecError, lambda: dataset("a").shardwrite.to_zarr(path, mode="w"))
+    dataset("a").shardwrite.to_zarr(path, group="g")
+    check(dataset("a"), group="g", consolidated=False)
+    for name in "bcg":
+        shutil.rmtree(path / name)
+    dataset("a").shardwrite.to_zarr(path, mode="w")
+    check(dataset("a"), consolidated=False)
 
 
 # ---- no message is forgotten

@@ -220,6 +220,11 @@ def add_member(
             return
 
 
+def sorted_as_zarr(members: Mapping[str, Document]) -> Mapping[str, Document]:
+    """Documents of nodes in the order in which zarr-python lists them."""
+    return {name: members[name] for name in sorted(members, key=_as_zarr_sorts)}
+
+
 def _as_zarr_sorts(name: str) -> tuple[int, str]:
     """Key by which zarr-python sorts consolidated metadata."""
     return name.count("/"), unicodedata.normalize("NFKC", name).casefold()

@@ -358,6 +358,8 @@ class Request:
     intent: Intent
     document: str  # metadata document with which the run begins
     n_shards: int = 0  # number of shards, if the run writes several arrays
+    # Whether an array that is replaced stays until the new one is whole, where that is possible
+    keeps_old: bool = False
 
 
 def begin_run(
@@ -472,7 +474,7 @@ def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
     if found.can_put_back and intent.mode != "w":
         raise JournalError(
             f"an unfinished run replaces the array at {found.target.label}, and this call says "
-            "nothing of replacing one. To put the old array back, call abandon (shardwrite "
+            "nothing of replacing one. To keep the old array, call abandon (shardwrite "
             'abandon). To replace it by this one, give mode="w" and restart=True '
             "(--overwrite --restart)",
             path=str(found.target.run_path),
@@ -553,10 +555,12 @@ def _runs_of(
     def run_of(number: int, request: Request) -> RunDirectory:
         target, intent = request.target, request.intent
         document = request.document.encode()
+        replaces = target not in fresh and _replaces(target, intent)
         record = RunRecord.begun(
             intent,
             run=name,
-            replaces=target not in fresh and _replaces(target, intent),
+            replaces=replaces,
+            aside=request.keeps_old and replaces and target.is_published,
             durability=durability,
             begun_by=begun_by,
             document_crc32c=crc32c(document),
@@ -723,7 +727,7 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())
     giving_up = (
         'start over with mode="w" and restart=True (--overwrite --restart), which takes its shards '
-        "away; or call abandon (shardwrite abandon), which puts the old array back"
+        "away; or call abandon (shardwrite abandon), which keeps the old array"
         if found.can_put_back
         else "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array

@@ -65,14 +65,18 @@ def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
     return document if shape == before else with_shape(document, shape)
 
 
-def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: Put) -> bool:
+def consolidate(
+    place: Place,
+    nodes: Callable[[], Mapping[str, Document]],
+    put: Put,
+    others: Sequence[tuple[Place, Document]] = (),
+) -> None:
     """Add the nodes of a tree to the consolidated metadata of each group above that has such.
-
-    - Returns: whether there is such a group.
 
     - `nodes`: returns the documents of the nodes by their paths in the tree. It is called if there
       is such a group.
     - `put`: writes the document of a group; False if it is not the given one any more.
+    - `others`: more nodes in the same groups, with their documents.
     """
     known = cache(nodes)
 
@@ -80,13 +84,14 @@ def consolidate(place: Place, nodes: Callable[[], Mapping[str, Document]], put: 
         listed = metadata["consolidated_metadata"]["metadata"]
         at = place.name_in(group)
         new = {f"{at}/{name}" if name else at: node for name, node in known().items()}
+        new |= {other.name_in(group): node for other, node in others}
         if all(listed.get(name) == node for name, node in new.items()):
             return False
         for name, node in new.items():
             add_member(metadata, name, node, partial(_document_in, group))
         return True
 
-    return _change_above(place, enter, put)
+    _change_above(place, enter, put)
 
 
 def enter_above(

@@ -159,7 +159,7 @@ def unfinished(
         return JournalError(
             f"the run that replaces {path} has not ended. Make the same call again to finish it "
             "(shardwrite finalize, if all of its parts are written). Or give it up with abandon "
-            '(shardwrite abandon), which puts the old array back. A write with mode="w" and '
+            '(shardwrite abandon), which keeps the old array. A write with mode="w" and '
             "restart=True (--overwrite --restart) takes its shards away and starts over",
             path=str(run.target.run_path),
         )

@@ -77,7 +77,6 @@ from shardwrite.read.inspection import inspect_shards, of_objects
 from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.begin import check_unshared, check_updatable
 from shardwrite.runs.job import RunOptions
-from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning
@@ -504,7 +503,7 @@ def _write_again(
     def look() -> Ledger:
         replaced.update(_replaced_since(target, array, seen))
         there = np.union1d(good, sorted(replaced)).astype(np.int64)
-        return ledger_of(array, inspect_shards(engine, array, there, deep=False))
+        return Ledger.of(grid, inspect_shards(engine, array, there, deep=False))
 
     metadata = parse_metadata(array.metadata.text, writing=True)
     bad = BadShards(target, metadata, frozenset(ranks), _prefix(seen), look)

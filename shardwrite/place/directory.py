@@ -147,6 +147,8 @@ class Directory(Place):
         """See :meth:`Place.array_around`."""
         paths = self.path, Path(os.path.realpath(self.path))
         above = sorted({*paths[0].parents, *paths[1].parents})
+        # What lies in run state is no array, though the directory of a run has a document.
+        above = [path for path in above if not any(p.endswith(RUN_SUFFIX) for p in path.parts)]
         found = [directory for directory in above if _is_array(directory)]
         found += [array for path in paths if (array := array_of_2022_around(path)) is not None]
         return str(found[0]) if found else None

@@ -34,7 +34,7 @@ from shardwrite.place.base import (
     names_above,
 )
 from shardwrite.stores.base import Capability, Store, Transaction, is_plain_key, open_there
-from shardwrite.stores.directories import make_directories
+from shardwrite.stores.directories import STAGED, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
 from shardwrite.stores.posix import write_file
 from shardwrite.stores.removal import EXCLUSIVE_SCOPE
@@ -356,6 +356,20 @@ class InStore(Place):
             with self._removing(run, [MARK_NAME], run.check_held) as transaction:
                 transaction.remove(MARK_NAME)
             self.store.discard_scope(MARK_NAME, EXCLUSIVE_SCOPE)  # of calls that were killed
+
+    def staged(self, run: str, number: int) -> InStore:
+        """Place of an array with values that a run keeps until its end.
+
+        It lies among the state of the runs, but is no part of their logs.
+        """
+        return InStore(self.store.at(f"{STATE_PREFIX}{STAGED}-{run}/{number}"))
+
+    def remove_staged(self, run: Owner) -> None:
+        """Remove all arrays that `staged` names, and the state of the runs that write them."""
+        keys = frozenset(self.store.list_keys(f"{STATE_PREFIX}{STAGED}-{run.run}/"))
+        with self._removing(run, keys, run.check_held) as transaction:
+            for key in sorted(keys):
+                transaction.remove(key)
 
     def unknown_run(self) -> UnknownRun | None:
         """See :meth:`Place.unknown_run`."""

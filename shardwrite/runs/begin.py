@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import math
@@ -141,9 +142,10 @@ def begin(
         elif job.target.above is None or job.target.above not in above:
             _check_above(job.target)
             above.add(job.target.above)
-    for job in jobs:
-        if job.target not in free:
-            _make_way(job)
+    there = [job for job in jobs if job.target not in free]
+    _refuse_left_alone(there)
+    for job in there:
+        _make_way(job)
     sessions = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
@@ -253,7 +255,7 @@ def _begin_all(
                 sessions |= {session.job.target: session for session in opened}
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
-        for directory in new:
+        for directory in reversed(new):  # see `runs.staged`
             _take_back_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs]
@@ -281,7 +283,7 @@ def _request(job: Job) -> Request:
     """What a run is begun for."""
     metadata = job.plan.metadata
     intent = intent_of(job.plan, job.options.mode)
-    return Request(job.target, intent, metadata.text, metadata.grid.n_shards)
+    return Request(job.target, intent, metadata.text, metadata.grid.n_shards, job.keeps_old)
 
 
 def _described(job: Job) -> str:
@@ -385,11 +387,16 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not directory.has_ended:
+        if not directory.has_ended and not _is_published_elsewhere(directory, error):
             raise
         raise RunEndedError(
             "another process has ended this run", path=str(directory.path)
         ) from error
+
+
+def _is_published_elsewhere(directory: RunDirectory, error: OSError) -> bool:
+    """Whether a path is missing because another process is handing over the array of the run."""
+    return error.errno == errno.ENOENT and directory.record.aside and not directory.is_aside
 
 
 @contextlib.contextmanager
@@ -518,8 +525,43 @@ def _make_way(job: Job) -> None:
     with as_store_error(str(job.target.run_path), "cannot give up what stands in the way in"):
         found = tidied_run(job.target)
         if restart and found is not None and not found.makes_array:
+            if found.record.identity.staged is not None:
+                raise _not_again(found)
             give_up(found)
         refuse_overlapping_runs(job.target, intent, restart=restart)
+
+
+def _refuse_left_alone(jobs: Sequence[Job]) -> None:
+    """Refuse to go on with updates whose values the first of them kept, if its run is gone.
+
+    They may have changed shards that it reads; see `runs.staged`.
+    """
+    staged = [job for job in jobs if job.plan.staged_with is not None]
+    if len(staged) > 1 and tidied_run(staged[0].target) is None:
+        left = next((job for job in staged if tidied_run(job.target) is not None), None)
+        if left is not None:
+            raise values_gone(left.target)
+
+
+def values_gone(target: Target) -> JournalError:
+    """Error of an update whose values went with the run of another one of the same call."""
+    return JournalError(
+        f"the values that an update was to write to {target.label} are gone, since another update "
+        "of the same call was given up, or has ended. Some of its shards may be new. Give it up, "
+        "too, with abandon (shardwrite abandon)",
+        path=str(target.run_path),
+    )
+
+
+def _not_again(found: RunDirectory) -> JournalError:
+    """Error of an update that reads what it changes and is to start over."""
+    return JournalError(
+        f"an update of {found.target.label} that reads what it changes has not ended, and may have "
+        "changed shards. It would read these now. Make the same call without restart to finish it, "
+        "or give it up with abandon (shardwrite abandon): each of its shards is then left as it "
+        "is, old or new",
+        path=str(found.target.run_path),
+    )
 
 
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:

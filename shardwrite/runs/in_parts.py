@@ -35,9 +35,10 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
             _ = job.target.directory  # which refuses what is no directory, before a run begins
     with Run.open(jobs, engine, mode="prepare") as run:
         for session in run.sessions:
-            if stripe_count is not None:
+            path = session.directory.place.local_path
+            if stripe_count is not None and path is not None:
                 # This comes first, because new directories inherit the setting.
-                set_stripes(session.job.target.directory.path, stripe_count)
+                set_stripes(path, stripe_count)
             session.make_shard_directories()
 
 
@@ -51,7 +52,7 @@ def refuse_unwritten(
     metadata = job.plan.metadata
     ledger = replay(run, metadata).ledger
     if len(ledger.missing) and metadata.is_sharded:
-        array = ShardedArray(metadata, job.target.store)
+        array = ShardedArray(metadata, run.store)
         ledger.is_done[ranks_of_objects(array, job.target.label)] = True
     refuse_missing(job, ledger, n_parts, among)
 

@@ -254,7 +254,11 @@ class _Look:
             jobs=jobs,
             note=note,
             is_published=self.target.is_published
-            and (not self.run.record.replaces or is_there(self.run.path / "replaced")),
+            and (
+                not self.run.record.replaces
+                or self.run.is_aside
+                or is_there(self.run.path / "replaced")
+            ),
             warnings=list(self.beside.warnings),
         )
 

@@ -1,0 +1,1 @@
+"""Datasets of xarray: one run writes all variables, as the arrays that xarray would write."""

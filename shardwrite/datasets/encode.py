@@ -1,0 +1,347 @@
+"""What xarray would write of an object: arrays with their values, and documents of groups.
+
+xarray itself decides what becomes of values, fill values, times, texts and attributes. It is asked
+to write into a store in memory, and what it would hand to zarr is kept. Values of dask arrays stay
+lazy, so that they are encoded by the tasks which write them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import uuid
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.documents import Document
+from shardwrite.datasets.layout import ONE_PIECE_NBYTES
+from shardwrite.errors import SpecError
+from shardwrite.format.document import ArrayOptions
+from shardwrite.format.node import DOCUMENT
+from shardwrite.read.array import merge_chunks
+
+if TYPE_CHECKING:
+    import xarray
+    import zarr
+
+_SIZES = ("chunks", "shards", "preferred_chunks")
+_CODECS = ("compressors", "filters", "serializer")
+# Names under which xarray writes a DataArray that has none, or that of one of its coordinates.
+_VARIABLE, _NAME = "__xarray_dataarray_variable__", "__xarray_dataarray_name__"
+
+
+# ---- Objects of users
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A dataset that becomes one group."""
+
+    path: str  # in the object that a user has given; empty for the object itself
+    dataset: xarray.Dataset
+    encoding: Mapping[Any, Mapping[str, Any]]  # by variable, as a user has given it
+
+    def label(self, name: Hashable) -> str:
+        """Text that names a variable to people."""
+        return f"{self.path}/{name}" if self.path else str(name)
+
+
+def nodes_of(given: Any, encoding: Any) -> list[Node]:
+    """The datasets of an object of xarray.
+
+    - `encoding`: by variable; for a `DataTree`, by node and variable.
+    """
+    if importlib.util.find_spec("xarray") is None:
+        remedy = 'give an object of xarray; pip install "shardwrite[xarray]" installs it'
+        raise SpecError(
+            "xarray is not installed", field="ds", value=type(given).__name__, remedy=remedy
+        )
+    import xarray
+
+    asked = _mappings(encoding, "encoding")
+    if isinstance(given, xarray.Dataset):
+        return [Node("", given, _asked_for(given, asked))]
+    if isinstance(given, xarray.DataArray):
+        dataset = _of_array(given)
+        return [Node("", dataset, _asked_for(dataset, asked))]
+    if not isinstance(given, xarray.DataTree):
+        remedy = "give a Dataset, DataArray or DataTree of xarray"
+        raise SpecError("not of xarray", field="ds", value=type(given).__name__, remedy=remedy)
+    unknown = [name for name in asked if name not in given.groups]
+    if unknown:
+        remedy = f"give nodes of the tree: {', '.join(given.groups)}"
+        raise SpecError("no such node", field="encoding", value=unknown[0], remedy=remedy)
+    found = []
+    for path, node in given.subtree_with_keys:
+        dataset = node.to_dataset(inherit=node is given)  # what is inherited is written once
+        own = _mappings(asked.get(node.path), f"encoding[{node.path!r}]")
+        found.append(Node("" if path == "." else path, dataset, _asked_for(dataset, own)))
+    return found
+
+
+def _of_array(array: xarray.DataArray) -> xarray.Dataset:
+    """The dataset as which xarray writes an array."""
+    if array.name is not None and array.name not in array.coords and array.name not in array.dims:
+        return array.to_dataset()
+    dataset = array.to_dataset(name=_VARIABLE)
+    if array.name is not None:
+        dataset.attrs[_NAME] = array.name
+    return dataset
+
+
+def _mappings(given: Any, field: str) -> Mapping[Any, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(v, Mapping) for v in given.values()):
+        raise SpecError(
+            "no mapping of mappings",
+            field=field,
+            value=given,
+            remedy='give for instance {"t2m": {"dtype": "int16", "scale_factor": 0.01}}',
+        )
+    return given
+
+
+def _asked_for(dataset: xarray.Dataset, asked: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    for name in asked:
+        if name not in dataset.variables:
+            remedy = f"give variables of the dataset: {', '.join(map(str, dataset.variables))}"
+            raise SpecError("no such variable", field="encoding", value=name, remedy=remedy)
+    return asked
+
+
+# ---- What xarray makes of them
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedVariable:
+    """A variable as xarray would write it."""
+
+    name: str
+    dims: tuple[str, ...]
+    values: Any  # an array of numpy or dask
+    options: ArrayOptions  # keywords of the new array, without sizes
+    encoding: Mapping[str, Any]  # what a user asks for this variable alone
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedNode:
+    """A dataset as xarray would write it."""
+
+    path: str
+    variables: tuple[EncodedVariable, ...]
+    document: Document  # of the group
+
+
+def encoded(node: Node) -> EncodedNode:
+    """What xarray would write of a dataset."""
+    dataset = _lazy(node)
+    for name, variable in dataset.variables.items():
+        _refuse(name, variable, node)
+    written = _written(dataset, node)
+    variables = tuple(
+        EncodedVariable(
+            array.path,
+            tuple(map(str, dataset.variables[name].dims)),
+            _as_declared(values, dataset.variables[name]),
+            _options(array, written.document(array.path), node, name),
+            node.encoding.get(name, {}),
+        )
+        for name, (values, array) in zip(dataset.variables, written.in_order(dataset), strict=True)
+    )
+    return EncodedNode(node.path, variables, written.document(""))
+
+
+def _lazy(node: Node) -> xarray.Dataset:
+    """The dataset with large variables as dask arrays, and without sizes of other places.
+
+    Times stay as they are, because xarray chooses their units by their values; so do objects.
+    """
+    dataset = node.dataset.copy(deep=False)
+    for name, variable in node.dataset.variables.items():
+        is_number = variable.dtype.kind in "biufc" and name not in dataset.xindexes
+        if is_number and variable.chunks is None and variable.nbytes > ONE_PIECE_NBYTES:
+            assign = dataset.assign_coords if name in dataset.coords else dataset.assign
+            dataset = assign({name: _chunked(variable, str(name))})
+    for variable in dataset.variables.values():
+        kept = {k: v for k, v in variable.encoding.items() if k not in _SIZES}
+        variable.encoding = {k: v for k, v in kept.items() if k not in _CODECS or _is_v3(v)}
+    return dataset
+
+
+def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
+    """A variable in chunks of its own file.
+
+    What lies in memory is named by its values. A file has no name that lasts, and so the source
+    of a run is told by its dtype and chunks; a text of this form tells so, see `identity_of`.
+    """
+    preferred = variable.encoding.get("preferred_chunks", {})
+    unit = tuple(int(np.max(preferred.get(dim, 1))) for dim in variable.dims)
+    sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
+    in_memory = variable._in_memory  # noqa: SLF001 (asking for the data would load them)
+    made: xarray.Variable = variable.chunk(
+        dict(zip(variable.dims, sizes, strict=True)),
+        name=None if in_memory else f"{name}-{uuid.uuid4()}",
+    )
+    return made
+
+
+def _is_v3(codecs: Any) -> bool:
+    """Whether codecs of a variable that was read can be those of a new array."""
+    from zarr.abc.codec import Codec
+    from zarr.codecs import ShardingCodec
+
+    each = codecs if isinstance(codecs, tuple | list) else [codecs]
+    return all(isinstance(c, Codec) and not isinstance(c, ShardingCodec) for c in each)
+
+
+def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
+    """Refuse a variable that xarray would compute or could not name."""
+    for what, text in (("variable", name), *(("dimension", dim) for dim in variable.dims)):
+        if not isinstance(text, str) or not text:
+            raise SpecError(
+                f"the name of a {what} is no text, in the variable {node.label(name)!r}",
+                field="ds",
+                value=text,
+                remedy="rename it with ds.rename",
+            )
+    if "/" in str(name):
+        raise SpecError(
+            f"the name of the variable {name!r} holds a slash, so that xarray would not read it",
+            field="ds",
+            value=name,
+            remedy="rename it with ds.rename, or make a DataTree of it",
+        )
+    if any(math.isnan(n) for n in variable.shape):
+        raise SpecError(
+            f"the variable {node.label(name)!r} with dimensions {variable.dims} has unknown sizes",
+            field="ds",
+            value=node.label(name),
+            remedy="call compute_chunk_sizes() of its dask array first",
+        )
+    if variable.dtype.kind == "O" and variable.chunks is not None:
+        raise SpecError(
+            f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
+            "objects, whose type shows only when all of it is computed",
+            field="ds",
+            value=node.label(name),
+            remedy="load it first if it is small (ds[name].load()), or convert it, text for "
+            "instance with ds[name].astype(numpy.dtypes.StringDType())",
+        )
+
+
+def _as_declared(values: Any, variable: xarray.Variable) -> Any:
+    """The values, whose blocks are of the dtype that their dask array declares.
+
+    Those of lazy times are not always: xarray leaves it to zarr to cast them.
+    """
+    if variable.chunks is None or variable.dtype.kind not in "mM":
+        return values
+    return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
+
+
+def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+    cast = block.astype(wanted)
+    if not np.array_equal(cast, block, equal_nan=True):
+        raise ValueError(f"encoded times do not fit into {wanted}; give them another dtype or unit")
+    return cast
+
+
+class _Written:
+    """What xarray hands to zarr; it stands for xarray's own writer, which would write it."""
+
+    def __init__(self) -> None:
+        from zarr.storage import MemoryStore
+
+        self.documents = dict[str, Any]()
+        self.store = MemoryStore(self.documents)
+        self.found: dict[str, tuple[Any, zarr.Array[Any]]] = {}
+
+    def add(self, source: Any, target: zarr.Array[Any], region: Any = None) -> None:  # noqa: ARG002
+        """Take an array, as xarray's writer does."""
+        self.found[target.path] = source, target
+
+    def in_order(self, dataset: xarray.Dataset) -> Iterator[tuple[Any, zarr.Array[Any]]]:
+        """Values and array of each variable of the dataset."""
+        return (self.found[str(name)] for name in dataset.variables)
+
+    def document(self, name: str) -> Document:
+        """Document of an array, or of the group for an empty name."""
+        key = f"{name}/{DOCUMENT}" if name else DOCUMENT
+        document: Document = json.loads(self.documents[key].to_bytes())
+        return document
+
+
+def _written(dataset: xarray.Dataset, node: Node) -> _Written:
+    """Have xarray write a dataset into memory; the error names the variable that it refuses."""
+    try:
+        return _dumped(dataset, node.encoding)
+    # xarray and zarr raise many types; each of them means that they cannot write this.
+    except Exception as error:
+        import xarray
+
+        for name, variable in dataset.variables.items():
+            alone = xarray.Dataset({name: variable})
+            try:
+                _dumped(alone, {k: v for k, v in node.encoding.items() if k == name})
+            except Exception as own:  # noqa: BLE001 (raised again with the name of the variable)
+                raise _refusal(own, node.label(name), variable.dims) from error
+        raise _refusal(error, node.path or "the dataset", ()) from error
+
+
+def _refusal(error: Exception, label: str, dims: tuple[Hashable, ...]) -> SpecError:
+    told = f" with dimensions {dims}" if dims else ""
+    reason = str(error).rstrip(".")
+    return SpecError(
+        f"xarray cannot write {label!r}{told}: {reason}",
+        field="ds",
+        value=label,
+        remedy="change it, or what encoding says of it, until ds.to_zarr takes it",
+    )
+
+
+def _dumped(dataset: xarray.Dataset, encoding: Mapping[Any, Mapping[str, Any]]) -> _Written:
+    from xarray.backends import ZarrStore
+
+    written = _Written()
+    into = ZarrStore.open_group(written.store, mode="w", zarr_format=3, safe_chunks=False)
+    own = {
+        name: {k: v for k, v in each.items() if k not in _SIZES} for name, each in encoding.items()
+    }
+    # One element for each chunk fits every array; nothing is written, and sizes come later.
+    for name, variable in dataset.variables.items():
+        if variable.ndim:
+            own.get(name, variable.encoding)["chunks"] = (1,) * variable.ndim
+    dataset.dump_to_store(into, writer=written, encoding=own)
+    return written
+
+
+# ---- Keywords of the new arrays
+
+
+def _options(array: Any, document: Document, node: Node, name: Hashable) -> ArrayOptions:
+    """Keywords of a new array that is described as xarray would describe it.
+
+    Codecs that nobody has asked for are those of this package, which add a checksum.
+    """
+    own = node.encoding.get(name)
+    asked = node.dataset.variables[name].encoding if own is None else own
+    given: Any = asked.get("compressors", "auto")
+    is_chosen = not isinstance(given, str) and (own is not None or _is_v3(given))
+    compressors: Any = [codec.to_dict() for codec in array.compressors] if is_chosen else "auto"
+    if is_chosen and own is None and "crc32c" not in [codec["name"] for codec in compressors]:
+        compressors.append({"name": "crc32c"})
+    return ArrayOptions(
+        compressors=compressors,
+        filters=[codec.to_dict() for codec in array.filters],
+        serializer=array.serializer.to_dict(),
+        fill_value=array.fill_value,
+        chunk_key_encoding=document["chunk_key_encoding"],
+        dimension_names=document.get("dimension_names"),
+        attributes=document["attributes"],
+    )

@@ -1,0 +1,158 @@
+"""Keywords of the functions and methods that take objects of xarray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from shardwrite.operations.keywords import OF_URLS, ProgressKeywords, ReturnKeywords
+from shardwrite.options import (
+    Keywords,
+    ModeKeywords,
+    PlanKeywords,
+    RunKeywords,
+    StateKeywords,
+    ViaKeywords,
+    argument,
+    arguments,
+    keywords,
+    option,
+    same_as,
+)
+
+Sizes = str | Mapping[Any, int] | None
+"""Sizes along named dimensions, bytes as text, ``"auto"`` or None."""
+
+
+@keywords
+class SizeKeywords(Keywords):
+    """What describes the arrays of a dataset."""
+
+    section: ClassVar[str] = "Array"
+
+    shards: Sizes = option(
+        "auto",
+        """Size of a shard of each variable. A mapping such as ``{"time": 720, ...: -1}`` has
+        numbers of elements along dimensions. A dimension with -1 is whole, as are all that are not
+        named. The key ``...`` gives these another size. A text such as ``"256MB"`` is a
+        decoded size, and ``"auto"`` leaves the choice to the planner. ``shards=None`` writes arrays
+        without shards. A variable of up to 1 MiB is one chunk without shards, unless `encoding` has
+        sizes for it.""",
+        kind="mapping of str to int, str or None",
+    )
+    chunks: Sizes = option(
+        "auto",
+        "Size of an inner chunk, given in the same ways.",
+        kind="mapping of str to int, or str",
+    )
+    encoding: Mapping[Any, Mapping[str, Any]] | None = option(
+        None,
+        """As in `xarray.Dataset.to_zarr`: for each variable a mapping with such names as ``dtype``,
+        ``scale_factor``, ``_FillValue``, ``compressors``, ``chunks`` and ``shards``. It takes the
+        place of the variable's own `encoding`, of which sizes are never used: they are those of
+        the place that it was read from. For a `DataTree`, for each node such a mapping.""",
+        kind="mapping of str to mapping",
+    )
+    group: str | None = option(
+        None, "Path of the group in the store, by default its root.", kind="str"
+    )
+    storage_options: Mapping[str, Any] | None = option(None, OF_URLS, kind="mapping")
+
+
+@keywords
+class PlanDatasetKeywords(SizeKeywords, ViaKeywords, StateKeywords, PlanKeywords):
+    """What makes the plans of a dataset."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "source_id": """Identifier of the source. Runs with the same identifier have the same data.
+        By default it is made of dask's name of each variable.""",
+        "run_dir": """Directory for the state of the run, if the arrays lie in no directory. All
+        processes of the run must see it. By default it is ``shardwrite.run-dir`` in the
+        configuration of dask. For a store of one process, it is a temporary directory. For a bucket
+        no directory is needed: the state lies there until the run ends.""",
+    }
+
+
+@keywords
+class WriteDatasetKeywords(ProgressKeywords, RunKeywords, ModeKeywords, PlanDatasetKeywords):
+    """What makes a dataset in a store."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "mode": """``"w-"`` refuses a group that exists. ``"w"`` replaces its arrays and attributes,
+        and refuses a group that holds anything besides. The mode matters only when a run begins: if
+        the run is interrupted, the same call continues it.""",
+        "keep_report": """Keep a report of the run in each array, as ``shardwrite-report.json``
+        beside the receipt. :func:`report` reads it.""",
+    }
+
+    consolidated: bool | None = option(
+        None,
+        """Whether the root of a new store lists the documents of all arrays, as zarr and xarray
+        read it by default. In a store that exists, a list is kept up to date, and none is added.
+        True refuses such a store if its root has no list.""",
+        kind="bool",
+    )
+    compute: bool = same_as(ReturnKeywords, "compute", default=True)
+
+
+# ---- Arguments of functions and methods
+
+
+@arguments
+class PlanMethodArguments(PlanDatasetKeywords):
+    """Arguments of the method `plan`."""
+
+    store: Any = argument(
+        """Where the dataset would go, as in :func:`write_dataset`. In a bucket, the plans count
+        the shards that wait in memory until they are put.""",
+        kind="str, path, or store or group of zarr-python",
+        default=None,
+    )
+
+
+@arguments
+class WriteMethodArguments(WriteDatasetKeywords):
+    """Arguments of the method `to_zarr`."""
+
+    store: Any = argument(
+        """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or
+        a group of zarr-python.""",
+        kind="str, path, or store or group of zarr-python",
+    )
+
+
+@keywords
+class GivenKeywords(Keywords):
+    """What is written."""
+
+    ds: Any = argument(
+        "A `xarray.Dataset`, `xarray.DataArray` or `xarray.DataTree`.",
+        kind="xarray.Dataset, xarray.DataArray or xarray.DataTree",
+        kw_only=False,
+    )
+
+
+@arguments
+class PlanDatasetArguments(PlanMethodArguments, GivenKeywords):
+    """Arguments of `plan_dataset`."""
+
+
+@arguments
+class WriteDatasetArguments(WriteMethodArguments, GivenKeywords):
+    """Arguments of `write_dataset`."""
+
+
+if TYPE_CHECKING:
+    # What overloads are told apart by.
+
+    @keywords
+    class Now(WriteDatasetKeywords):
+        """Of a call that returns a result."""
+
+        compute: Literal[True] = True
+
+    @keywords
+    class Later(WriteDatasetKeywords):
+        """Of a call that returns a `Delayed`."""
+
+        compute: Literal[False]

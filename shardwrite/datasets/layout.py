@@ -1,0 +1,113 @@
+"""Shards and inner chunks of a variable, from sizes that are given by the names of dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwrite.checks import is_whole
+from shardwrite.datasets.keywords import Sizes
+from shardwrite.errors import SpecError
+from shardwrite.grid import Shape, ceil_div
+
+ONE_PIECE_NBYTES = 2**20
+"""Decoded size up to which a variable is one chunk without shards."""
+
+_WHOLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SizesByName:
+    """Sizes of shards and inner chunks of all variables, checked."""
+
+    shards: Sizes
+    chunks: Sizes
+
+    def __post_init__(self) -> None:
+        for field, value in (("shards", self.shards), ("chunks", self.chunks)):
+            _check(field, value)
+
+    def check_names(self, dims: Iterable[Hashable]) -> None:
+        """Refuse sizes for a dimension that no variable has."""
+        known = {*dims, ...}
+        for field, value in (("shards", self.shards), ("chunks", self.chunks)):
+            for name in value if isinstance(value, Mapping) else ():
+                if name not in known:
+                    names = sorted(str(dim) for dim in known if dim is not ...)
+                    raise SpecError(
+                        f"no variable has a dimension {name!r}",
+                        field=field,
+                        value=value,
+                        remedy=f"the dimensions are {', '.join(names)}; `...` stands for the rest",
+                    )
+
+    def of(
+        self, dims: Sequence[Hashable], shape: Shape, itemsize: int, encoding: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """Shards and chunks of a variable, as keywords of a new array.
+
+        - `encoding`: what a user asks for this variable alone.
+        """
+        nbytes = itemsize * math.prod(shape)
+        has_own = encoding.get("chunks") is not None or "shards" in encoding
+        if not shape or (nbytes <= ONE_PIECE_NBYTES and not has_own):
+            return None, tuple(max(1, n) for n in shape)
+        chunks = encoding.get("chunks") or self.chunks
+        if isinstance(chunks, Mapping):
+            chunks = tuple(
+                max(1, n if size == _WHOLE else min(n, size))
+                for n, size in _by_axis(chunks, dims, shape)
+            )
+        shards = encoding.get("shards", self.shards)
+        if isinstance(shards, Mapping):
+            units = _units(chunks, shape)
+            shards = tuple(
+                ceil_div(max(1, n), unit) * unit if size == _WHOLE or size >= n else size
+                for (n, size), unit in zip(_by_axis(shards, dims, shape), units, strict=True)
+            )
+        return shards, chunks
+
+
+def _by_axis(
+    sizes: Mapping[Any, int], dims: Sequence[Hashable], shape: Shape
+) -> Iterable[tuple[int, int]]:
+    """Length of each axis of a variable, and the size that is given for it."""
+    rest = sizes.get(..., _WHOLE)
+    return [(n, int(sizes.get(dim, rest))) for dim, n in zip(dims, shape, strict=True)]
+
+
+def _units(chunks: Any, shape: Shape) -> Shape:
+    """What the shards of whole dimensions are multiples of.
+
+    If inner chunks are left to the planner, it takes powers of two that divide a shard. A shard of
+    an odd length would have inner chunks of one element, so it is made up to an eighth longer.
+    """
+    if isinstance(chunks, tuple) and len(chunks) == len(shape):
+        return tuple(chunks)
+    if is_whole(chunks, 1):
+        return (int(chunks),) * len(shape)
+    return tuple(2 ** max(0, (n // 8).bit_length() - 1) for n in shape)
+
+
+def _check(field: str, value: Any) -> None:
+    """Refuse what is no size of many variables."""
+    if value is None or isinstance(value, str):
+        return
+    if not isinstance(value, Mapping):
+        raise SpecError(
+            "no sizes by the names of dimensions",
+            field=field,
+            value=value,
+            remedy='give a mapping such as {"time": 720, ...: -1}, a text such as "256MB", or '
+            "sizes of single variables in encoding",
+        )
+    for size in value.values():
+        if size != _WHOLE and not is_whole(size, 1):
+            raise SpecError(
+                f"{size!r} is no size",
+                field=field,
+                value=value,
+                remedy="give positive whole numbers of elements, or -1 for a whole dimension",
+            )

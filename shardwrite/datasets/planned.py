@@ -1,0 +1,233 @@
+"""Plans of all arrays of a dataset, and what is shown of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from shardwrite.codecs.documents import Document
+from shardwrite.datasets.encode import EncodedNode, EncodedVariable, encoded, nodes_of
+from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
+from shardwrite.datasets.layout import SizesByName
+from shardwrite.engines.local import Engine
+from shardwrite.errors import PlanError, SpecError, printable
+from shardwrite.options import options_from
+from shardwrite.place.base import at_url, opened_once
+from shardwrite.place.target import Target, resolve_new, target_via
+from shardwrite.plan.options import PlanOptions
+from shardwrite.plan.plan import Plan
+from shardwrite.results import Facts, Result, counted, human
+from shardwrite.runs.array_plan import ArrayChunks, plan_array
+from shardwrite.runs.source_array import as_source_array
+from shardwrite.stores.looking import is_session
+
+# ---- Plans of single variables
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVariable:
+    """A variable that becomes an array."""
+
+    path: str  # in the object that a user has given
+    source: ArrayChunks
+    plan: Plan
+    target: Target | None  # None if no place was given
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An object of xarray that becomes groups and arrays."""
+
+    variables: tuple[PlannedVariable, ...]
+    groups: Mapping[str, Document]  # by their paths in the object; its own is empty
+
+
+Call = PlanDatasetArguments | WriteDatasetArguments
+
+
+def store_of(call: Call) -> Any:
+    """The store of a call, opened once for all arrays; None if none was given."""
+    if is_session(call.store):
+        raise SpecError(
+            "datasets are not written into sessions of Icechunk",
+            field="store",
+            value=type(call.store).__name__,
+            remedy="write variables one by one with shardwrite.store, which takes sessions",
+        )
+    opens = opened_once if isinstance(call.store, str) else at_url
+    return opens(call.store, call.storage_options)
+
+
+def in_group(call: Call, path: str) -> str:
+    """Path in the store of a node or an array of the object."""
+    group: Any = "" if call.group is None else call.group
+    if not isinstance(group, str):
+        remedy = 'give for instance "model/run1"'
+        raise SpecError("not a path", field="group", value=group, remedy=remedy)
+    return "/".join(part for part in (group.strip("/"), path) if part)
+
+
+def planned(call: Call, store: Any, engine: Engine) -> Planned:
+    """Plan all variables of an object, before any task runs.
+
+    - Raises SpecError or PlanError, with the name of the variable, if one of them does not fit.
+    """
+    sizes = SizesByName(call.shards, call.chunks)
+    nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding)]
+    each = [(node, variable) for node in nodes for variable in node.variables]
+    sizes.check_names(dim for _, variable in each for dim in variable.dims)
+    empty = [node.path for node in nodes if not _has_arrays(node, nodes)]
+    if empty:
+        raise SpecError(
+            f"no variables{f' in {empty[0]!r}' if empty[0] else ''}, so that there is nothing to "
+            "write",
+            field="ds",
+            value=type(call.ds).__name__,
+            remedy="leave such a node out, or write it with to_zarr of xarray",
+        )
+    options = options_from(call, PlanOptions)
+    variables = []
+    for node, variable in each:
+        path = f"{node.path}/{variable.name}" if node.path else variable.name
+        with _naming(path, variable.dims):
+            target = None
+            if store is not None:
+                target = resolve_new(store, in_group(call, path), call.run_dir)
+                target = target_via(target, call.via)
+            source, plan = _planned(variable, sizes, options, engine, target)
+        variables.append(PlannedVariable(path, source, plan, target))
+    return Planned(tuple(variables), {node.path: node.document for node in nodes})
+
+
+def _has_arrays(node: EncodedNode, nodes: list[EncodedNode]) -> bool:
+    """Whether a node, or one below it, has variables."""
+    below = [n for n in nodes if not node.path or f"{n.path}/".startswith(f"{node.path}/")]
+    return any(n.variables for n in below)
+
+
+def _planned(
+    variable: EncodedVariable,
+    sizes: SizesByName,
+    options: PlanOptions,
+    engine: Engine,
+    target: Target | None,
+) -> tuple[ArrayChunks, Plan]:
+    x = as_source_array(variable.values, "ds").array
+    shards, chunks = sizes.of(variable.dims, x.shape, x.dtype.itemsize or 1, variable.encoding)
+    array = replace(variable.options, shards=shards, chunks=chunks)
+    writes_empty = variable.encoding.get("write_empty_chunks")
+    if writes_empty is not None:
+        options = replace(options, write_empty_chunks=writes_empty)
+    plan = plan_array(x, engine, array, options, None if target is None else target.store)
+    return ArrayChunks(x), plan
+
+
+_E = TypeVar("_E", SpecError, PlanError)
+
+
+@contextlib.contextmanager
+def _naming(path: str, dims: tuple[str, ...]) -> Iterator[None]:
+    """Have the errors of the block name the variable that they are about."""
+
+    def named(error: _E) -> _E:
+        told = f"variable {path!r} with dimensions ({', '.join(dims)}): {error.message}"
+        return type(error)(told, **error.fields)
+
+    try:
+        yield
+    except SpecError as error:
+        raise named(error) from None
+    except PlanError as error:
+        raise named(error) from None
+
+
+# ---- What is shown
+
+
+_MAX_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPlan(Result):
+    """Plan of a dataset. Make one with :func:`shardwrite.plan_dataset`.
+
+    Attributes
+    ----------
+    variables : dict of str to Plan
+        The plan of each variable.
+    """
+
+    _derived = ("n_shards", "n_inner_chunks", "raw_nbytes", "memory_nbytes")
+
+    variables: dict[str, Plan]
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of all variables, which is the number of files at most."""
+        return sum(plan.n_shards for plan in self.variables.values())
+
+    @property
+    def n_inner_chunks(self) -> int:
+        """Number of inner chunks of all variables."""
+        return sum(plan.n_inner_chunks for plan in self.variables.values())
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded size of all variables, in bytes."""
+        return sum(plan.raw_nbytes for plan in self.variables.values())
+
+    @property
+    def memory_nbytes(self) -> int:
+        """Estimate of the memory of one worker process, in bytes: that of the largest plan."""
+        return max(plan.memory.total_nbytes for plan in self.variables.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts of all plans, and their totals, as values that JSON can hold."""
+        plans = {name: plan.to_dict() for name, plan in self.variables.items()}
+        return {"variables": plans, **{name: getattr(self, name) for name in self._derived}}
+
+    def facts(self) -> Facts:
+        """Return what is shown of the plan, as text and in notebooks."""
+        headline = [
+            (f"{len(self.variables):,}", "variables"),
+            (f"{self.n_shards:,}", "files at most"),
+            (human(self.raw_nbytes), "decoded"),
+            (human(self.memory_nbytes), "memory per process at most"),
+        ]
+        rows = [
+            ("variables", f"{len(self.variables):,}"),
+            ("decoded", human(self.raw_nbytes)),
+            ("files", f"{self.n_shards:,} at most, {self.n_inner_chunks:,} inner chunks"),
+            ("memory", f"{human(self.memory_nbytes)} per process at most"),
+            *shown(self.variables, _told),
+        ]
+        return Facts(title="dataset", headline=headline, rows=rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"<DatasetPlan: {counted(len(self.variables), 'variable')}, "
+            f"{counted(self.n_shards, 'file')} at most, {human(self.raw_nbytes)}>"
+        )
+
+
+_T = TypeVar("_T")
+
+
+def shown(variables: Mapping[str, _T], told: Any) -> list[tuple[str, str]]:
+    """Rows about single variables, of which there may be many."""
+    rows = [(printable(name), told(each)) for name, each in [*variables.items()][:_MAX_SHOWN]]
+    left = len(variables) - len(rows)
+    return [*rows, *([("...", f"{left:,} more")] if left else [])]
+
+
+def _told(plan: Plan) -> str:
+    grid, metadata = plan.metadata.grid, plan.metadata
+    names = metadata.document.get("dimension_names") or ()
+    sizes = ", ".join(f"{name} {n:,}" for name, n in zip(names, grid.shape, strict=False))
+    what = f"{metadata.dtype}, {human(plan.raw_nbytes)}"
+    if not metadata.is_sharded:
+        return f"({sizes}) {what}; chunks {grid.chunks}, {counted(plan.n_shards, 'file')}"
+    files = counted(plan.n_shards, "file")
+    return f"({sizes}) {what}; shards {grid.shards}, chunks {grid.chunks}, {files}"

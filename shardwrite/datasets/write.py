@@ -1,0 +1,380 @@
+"""Functions that write objects of xarray, in one run over all of their arrays.
+
+1. xarray says what it would store, and all variables are planned. Nothing is computed or written.
+2. The group is looked at, and refused if it may not be written.
+3. The run writes all shards. Then it publishes the arrays. After these come the groups that are
+   missing; the document of a new root lists all arrays.
+4. With ``mode="w"``, attributes of groups that were there are replaced.
+
+A kill before the end of step 3 leaves a run that the same call continues. A kill in step 4 leaves
+old attributes, and the same call replaces them, also if nothing else is left to write. A group of
+this call is made when its arrays are there; so where a group stands without one of them, it is not
+the group of an interrupted call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+from dask.delayed import Delayed, delayed
+
+from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
+from shardwrite.datasets.planned import (
+    DatasetPlan,
+    Planned,
+    in_group,
+    planned,
+    shown,
+    store_of,
+)
+from shardwrite.engines import active_engine
+from shardwrite.entry.public import taking
+from shardwrite.errors import SpecError, printable
+from shardwrite.format.node import (
+    DOCUMENT,
+    consolidated,
+    group_document,
+    sorted_as_zarr,
+    with_attributes,
+)
+from shardwrite.journal.documents import change_document, enter_above, has_consolidated
+from shardwrite.operations.plan import with_traffic
+from shardwrite.options import options_from
+from shardwrite.place.base import Place, names_above
+from shardwrite.place.target import document_if_there, durability_in, resolve_place
+from shardwrite.read.hierarchy import documents_below
+from shardwrite.results import Facts, Result, counted, duration, human, rounded
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.result import WriteResult
+
+if TYPE_CHECKING:
+    from shardwrite.datasets.keywords import Later, Now
+
+_SCOPE = "dataset"
+
+
+# ---- What is shown of a run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetResult(Result):
+    """Result of a run that wrote a dataset.
+
+    Attributes
+    ----------
+    path : str
+        Path of the group.
+    variables : dict of str to WriteResult
+        Result of each variable.
+    seconds : float
+        Duration in seconds. With ``compute=False``, the longest of the variables.
+    """
+
+    _derived = ("n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
+
+    path: str
+    variables: dict[str, WriteResult]
+    seconds: float
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of all variables that have a file."""
+        return sum(result.n_shards for result in self.variables.values())
+
+    @property
+    def n_resumed_shards(self) -> int:
+        """Number of shards that an earlier call had committed."""
+        return sum(result.n_resumed_shards for result in self.variables.values())
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded size of all variables, in bytes."""
+        return sum(result.raw_nbytes for result in self.variables.values())
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Size of all files of all variables, in bytes."""
+        return sum(result.stored_nbytes for result in self.variables.values())
+
+    def facts(self) -> Facts:
+        """Return what is shown of the result, as text and in notebooks."""
+        stored = f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out"
+        rows = [
+            ("group", self.path),
+            ("variables", f"{len(self.variables):,}"),
+            ("files", f"{self.n_shards:,}"),
+            ("bytes", stored),
+        ]
+        if self.n_resumed_shards:
+            rows.append(("resumed", f"{self.n_resumed_shards:,} shards were committed before"))
+        rows += [("time", duration(self.seconds)), *shown(self.variables, _told)]
+        headline = [
+            (f"{len(self.variables):,}", "variables"),
+            (f"{self.n_shards:,}", "files"),
+            (human(self.stored_nbytes), "stored"),
+            (duration(self.seconds), "time"),
+        ]
+        return Facts(title="written", subject=self.path, headline=headline, rows=rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"<DatasetResult of {printable(self.path)}: "
+            f"{counted(len(self.variables), 'variable')}, {counted(self.n_shards, 'file')}>"
+        )
+
+
+def _told(result: WriteResult) -> str:
+    files, raw = counted(result.n_shards, "file"), human(result.raw_nbytes)
+    return f"{files}, {raw} in, {human(result.stored_nbytes)} out"
+
+
+# ---- Groups: what may stand there, and what they become
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The groups of a call."""
+
+    place: Place  # of the group that a user has named
+    by_path: Mapping[str, tuple[Place, Document]]  # place and document, by path in the object
+
+    @property
+    def wanted(self) -> Mapping[str, Document]:
+        """Documents by paths in the store."""
+        return {place.name: document for place, document in self.by_path.values()}
+
+
+def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
+    """Refuse a group that exists and may not be written."""
+    if groups.place.kind_for_group() != "group":
+        return  # where something else stands, the run refuses it
+    if mode == "w":
+        ours = {"", *(groups.by_path), *(job.target.place.name_in(groups.place) for job in jobs)}
+        others = sorted(set(documents_below(groups.place)) - ours)
+        if others:
+            raise SpecError(
+                f"a group stands there, and {others[0]!r} in it is nothing of this dataset",
+                field="store",
+                value=groups.place.label,
+                remedy="give another path or group, or remove it yourself",
+            )
+        return
+    if not all(job.target.place.kind() == "array" for job in jobs):
+        raise _refused("a group exists there", groups.place)
+    for place, document in groups.by_path.values():
+        there = document_if_there(place)
+        if there is not None and attributes_of(there) != attributes_of(document):
+            raise _refused("a group with other attributes exists there", place)
+
+
+def _refused(why: str, place: Place) -> SpecError:
+    remedy = 'give another path or group, or mode="w" to replace its arrays and attributes'
+    return SpecError(why, field="store", value=place.label, remedy=remedy)
+
+
+def _new_groups(
+    groups: _Groups, root: Place, jobs: Sequence[Job], asked: bool | None
+) -> Mapping[str, Document]:
+    """Documents of the groups that the run makes if they are missing.
+
+    - `asked`: the keyword `consolidated`.
+    """
+    wanted = groups.wanted
+    there = document_if_there(root)
+    if asked is False:
+        return wanted
+    if there is not None:
+        if asked and not has_consolidated(there, root):
+            raise SpecError(
+                "the root of the store exists, and lists no arrays",
+                field="consolidated",
+                value=asked,
+                remedy="leave it out, and call zarr.consolidate_metadata at the end if you want it",
+            )
+        return wanted
+    arrays = {job.target.place.name: job.plan.metadata.document for job in jobs}
+    above = {group for name in arrays for group in names_above(name) if group}
+    members = {name: wanted.get(name) or group_document() for name in above} | arrays
+    top = wanted.get("") or group_document()
+    return {**wanted, "": consolidated(top, sorted_as_zarr(members))}
+
+
+def _replace_attributes(groups: _Groups, durability: str | None) -> None:
+    """Give groups the attributes of the dataset; what consolidated metadata list stays."""
+    for place, document in groups.by_path.values():
+        level = durability_in(place.store, durability)
+        place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
+        change = partial(_with, attributes_of(document))
+        new = dict(change_document(place, change, level, _SCOPE))
+        new.pop("consolidated_metadata", None)
+        enter_above(place, {"": new}.copy)  # a call that was killed may have left that out
+
+
+def _with(attributes: Document, document: Document) -> Document:
+    is_same = attributes_of(document) == attributes
+    return document if is_same else with_attributes(document, attributes)
+
+
+# ---- The functions
+
+
+@taking(PlanDatasetArguments)
+def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
+    """Plan how a dataset of xarray would be written.
+
+    Nothing is computed or written. Variables that lie in memory are encoded.
+
+    Returns
+    -------
+    DatasetPlan
+        The plan of each variable, and totals. It can be printed.
+
+    Raises
+    ------
+    SpecError, PlanError
+        As :func:`write_dataset`.
+    StoreError
+        If a bucket cannot be reached.
+    TypeError
+        If a keyword is unknown.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, xarray
+    >>> ds = xarray.Dataset({"t2m": (("time", "x"), da.zeros((4000, 1000), chunks=500))})
+    >>> p = shardwrite.plan_dataset(ds, shards={"time": 1000}, chunks={"time": 100, "x": 100})
+    >>> p.variables["t2m"].metadata.grid.shards, p.n_shards
+    ((1000, 1000), 4)
+    """
+    made = planned(call, store_of(call), active_engine())
+    return DatasetPlan(
+        variables={
+            each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
+            for each in made.variables
+        }
+    )
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True)
+    class _WriteNow(Now, WriteDatasetArguments): ...
+
+    @dataclass(frozen=True)
+    class _WriteLater(Later, WriteDatasetArguments): ...
+
+
+if TYPE_CHECKING:
+
+    @overload
+    @taking(_WriteNow)
+    def write_dataset(call: _WriteNow) -> DatasetResult: ...
+
+    @overload
+    @taking(_WriteLater)
+    def write_dataset(call: _WriteLater) -> Delayed: ...
+
+    @overload
+    @taking(WriteDatasetArguments)
+    def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed: ...
+
+
+@taking(WriteDatasetArguments)
+def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
+    """Write a Dataset, DataArray or DataTree of xarray, in one run over all of its variables.
+
+    xarray says what is stored: packed values, fill values, times, texts, attributes and names of
+    dimensions are those of `xarray.Dataset.to_zarr`. Chunks of dask arrays need not fit the shards.
+    Nothing is visible before all variables are whole.
+
+    Returns
+    -------
+    DatasetResult or dask.delayed.Delayed
+        What was written; with ``compute=False``, a `Delayed` of that.
+
+    Raises
+    ------
+    SpecError
+        Before any task runs, if an argument does not fit, xarray cannot encode a variable, or the
+        group may not be written. The error names the variable and its dimensions.
+    PlanError
+        Before any task runs, if a variable needs more memory than a process may use.
+    TypeError
+        If a keyword is unknown.
+
+    Notes
+    -----
+    Other errors are those of :func:`to_sharded_zarr`. The same is the method
+    ``ds.shardwrite.to_zarr(store, ...)``.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile, xarray
+    >>> t2m = da.random.random((4000, 100), chunks=(300, 100))
+    >>> ds = xarray.Dataset({"t2m": (("time", "x"), t2m)}, coords={"x": range(100)})
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> result = shardwrite.write_dataset(ds, path, shards={"time": 1000}, chunks={"time": 100})
+    >>> result.variables["t2m"].n_shards, xarray.open_zarr(path).sizes["time"]
+    (4, 4000)
+    """
+    start = time.perf_counter()
+    engine, store = active_engine(), store_of(call)
+    made = planned(call, store, engine)
+    groups, jobs = _prepared(call, store, made)
+    paths = [each.path for each in made.variables]
+    finish = partial(_finished, groups, paths, call.mode, call.durability)
+    if not call.compute:
+        from shardwrite.runs.delayed import as_delayed  # compute=False
+
+        later: Delayed = delayed(finish)(as_delayed(jobs, engine))
+        return later
+    results = execute(jobs, engine, call.progress)
+    return finish(results, time.perf_counter() - start)
+
+
+def _prepared(call: WriteDatasetArguments, store: Any, made: Planned) -> tuple[_Groups, list[Job]]:
+    """The groups of a call, and its jobs, after a look at what stands there."""
+    options = for_new_array(options_from(call, RunOptions))
+    place = resolve_place(store, in_group(call, "") or None)
+    groups = _Groups(
+        place,
+        {
+            path: (resolve_place(store, in_group(call, path) or None), document)
+            for path, document in made.groups.items()
+        },
+    )
+    jobs = [
+        Job(each.source, each.plan, each.target, options)
+        for each in made.variables
+        if each.target is not None
+    ]
+    _check_there(groups, jobs, options.mode)
+    root = jobs[0].target.place.groups[0]
+    documents = _new_groups(groups, root, jobs, call.consolidated)
+    return groups, [replace(job, groups=documents) for job in jobs]
+
+
+def _finished(
+    groups: _Groups,
+    paths: Sequence[str],
+    mode: str,
+    durability: str | None,
+    results: WriteResult | Sequence[WriteResult],
+    seconds: float | None = None,
+) -> DatasetResult:
+    """What a call returns after its run; groups get their attributes."""
+    each = [results] if isinstance(results, WriteResult) else list(results)
+    if mode == "w":
+        _replace_attributes(groups, durability)
+    took = max(result.seconds for result in each) if seconds is None else seconds
+    return DatasetResult(
+        path=groups.place.label,
+        variables=dict(zip(paths, each, strict=True)),
+        seconds=rounded(took),
+    )

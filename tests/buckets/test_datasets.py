@@ -1,0 +1,91 @@
+"""Datasets of xarray in a bucket: one run for all variables."""
+
+from __future__ import annotations
+
+import warnings
+
+import dask
+import dask.array as da
+import numpy as np
+import proxy
+import pytest
+import seams
+import servers
+import zarr
+
+import shardwrite
+
+xr = pytest.importorskip("xarray")
+
+STATE = "shardwrite-run/"
+MOST_REQUESTS = 25
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr tells about types and metadata
+        yield
+
+
+def dataset(offset=0, n=3, **attrs):
+    x = da.from_array(np.arange(32 * 32, dtype="f8").reshape(32, 32), chunks=(16, 32)) + offset
+    packed = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
+    variables = {f"v{k}": xr.Variable(("t", "x"), x + k, {}, packed) for k in range(n)}
+    return xr.Dataset(variables, {"t": np.arange(32) * 2}, attrs)
+
+
+def write(ds, url, **how):
+    sizes = {"chunks": (4, 4), "shards": (16, 16)}
+    encoding = {v: {**ds[v].encoding, **sizes} for v in ds.data_vars}
+    with dask.config.set(scheduler="sync"):
+        return ds.shardwrite.to_zarr(url, encoding=encoding, **how)
+
+
+def check(server, url, wanted, **how):
+    store = zarr.storage.ObjectStore(server.client(servers.below_bucket(url)), read_only=True)
+    with xr.open_zarr(store, **how) as found:
+        xr.testing.assert_identical(found.load(), wanted.compute())
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+def test_it_is_begun_stopped_and_made_by_the_same_call(service, url):
+    ds = dataset(title="it")
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            write(ds, url)
+    keys = service.keys_of(url)
+    assert len({key.partition(STATE)[0] for key in keys if STATE in key}) == 1, "one run"
+    assert not [key for key in keys if key.endswith("zarr.json")], "nothing is visible"
+    assert write(ds, url).n_resumed_shards == 13
+    check(service, url, ds)
+    check(service, url, ds, consolidated=False)
+    assert not [key for key in service.keys_of(url) if STATE in key]
+    assert write(ds, url).n_resumed_shards == 13
+    with pytest.raises(shardwrite.SpecError, match="exists there"):
+        write(dataset(7, title="it"), url)
+    write(dataset(7, title="new"), url, mode="w")
+    check(service, url, dataset(7, title="new"))
+
+
+def test_requests_of_one_more_variable(moto_server, environment, url):
+    """The root, which lists all of them, is put once, and is not read once more for each."""
+    seen, of_root = [], []
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        for n in (2, 6):
+            faults.seen.clear()
+            root = f"{url}-{n}"
+            write(dataset(n=n), root)
+            seen.append(sum("/c/" not in path for _, path in faults.seen))
+            name = f"{root.rpartition('/')[2]}/zarr.json"
+            of_root.append([method for method, path in faults.seen if path.endswith(name)])
+    assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS
+    puts = [methods.index("PUT") for methods in of_root]
+    assert [methods.count("PUT") for methods in of_root] == [1, 1]
+    assert len(of_root[0]) - puts[0] == len(of_root[1]) - puts[1]

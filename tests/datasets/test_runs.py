@@ -1,0 +1,330 @@
+"""All variables of a dataset are one run: begun, interrupted, resumed, published and replaced."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import dask
+import dask.array as da
+import distributed
+import numpy as np
+import pytest
+import seams
+import zarr
+from helpers import Killed, contents, without_receipts
+
+import shardwrite
+from shardwrite import SpecError
+
+xr = pytest.importorskip("xarray")
+
+sys.path.insert(0, str(Path(__file__).parent))
+import killed  # noqa: E402
+
+SIZES = {"shards": {"time": 20}, "chunks": {"time": 10, "x": 1000}}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr tells about types and metadata
+        yield
+
+
+def small(offset=0, names="abc", **attrs):
+    x = da.arange(12, chunks=5).reshape(4, 3) + offset
+    return xr.Dataset(
+        {name: (("t", "x"), x + n) for n, name in enumerate(names)}, {"t": [1, 2, 3, 4]}, attrs
+    )
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def begin(ds, root, **how):
+    """A run that has written all shards, and published nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ds.shardwrite.to_zarr(root, **how)
+
+
+def check(root, ds, **how):
+    with xr.open_zarr(root, **how) as found:
+        xr.testing.assert_identical(found.load(), ds.compute())
+
+
+def n_shards(root):
+    """Shards that are committed."""
+    return sum(path.is_file() and path.name[0] != "." for path in root.rglob("c/*/*"))
+
+
+def kill_and_go_on(tmp_path, *, n_variables, n_kills, seed):
+    """Kill a program at random as often as is asked, then let it end."""
+    root, whole = tmp_path / "killed.zarr", tmp_path / "whole.zarr"
+    chance, resumed_from = random.Random(seed), []
+    for _ in range(n_kills):
+        before = n_shards(root)
+        more = chance.randrange(1, max(2, (6 * n_variables - before) // 3))
+        words = [killed.__file__, root, str(n_variables), "0.005"]
+        program = subprocess.Popen([sys.executable, *words])
+        try:
+            while n_shards(root) < before + more and program.poll() is None:
+                time.sleep(0.01)
+        finally:
+            program.kill()
+            program.wait()
+        resumed_from.append(n_shards(root))
+        assert not list(root.rglob("zarr.json")), "nothing is visible before all is there"
+    assert resumed_from == sorted(resumed_from)
+    assert 0 < resumed_from[-1] < 6 * n_variables, "the kills interrupted something"
+    words = [killed.__file__, root, str(n_variables), "0.005"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    assert resumed_from[-1] - 8 <= int(done.stdout) <= resumed_from[-1] + 1, "little is made again"
+    ds = killed.dataset(n_variables, 0)
+    ds.shardwrite.to_zarr(whole, **SIZES)
+    assert without_receipts(root) == without_receipts(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed.zarr", "whole.zarr"]
+    check(root, ds)
+
+
+def test_forty_variables_are_killed_and_made_again(tmp_path):
+    kill_and_go_on(tmp_path, n_variables=40, n_kills=3, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_forty_variables_are_killed_many_times(tmp_path, seed):
+    kill_and_go_on(tmp_path, n_variables=40, n_kills=8, seed=seed)
+
+
+def test_there_is_one_run_for_all_variables(tmp_path):
+    root = tmp_path / "x.zarr"
+    begin(small(), root)
+    runs = [*tmp_path.glob("x.zarr.shardwrite/together/run-*")]
+    assert len(runs) == 1
+    assert sorted(p.name for p in runs[0].iterdir() if p.name.isdecimal()) == ["0", "1", "2", "3"]
+    assert len([*runs[0].glob("journal-*")]) == 1
+    assert not list(root.rglob("zarr.json"))
+    assert small().shardwrite.to_zarr(root).n_resumed_shards == 4
+    check(root, small())
+    assert small().shardwrite.to_zarr(root).n_resumed_shards == 4, "it was finished before"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+def test_the_root_is_written_once_with_all_documents(tmp_path, monkeypatch):
+    names = []
+    publish = shardwrite.place.directory.Directory.write
+
+    def note(place, leaf, data, **how):
+        names.append(f"{place.name}/{leaf}")
+        return publish(place, leaf, data, **how)
+
+    monkeypatch.setattr(shardwrite.place.directory.Directory, "write", note)
+    small(names="abcdefgh").shardwrite.to_zarr(tmp_path / "x.zarr")
+    documents = [name for name in names if name.endswith("zarr.json")]
+    assert documents[-1] == "/zarr.json"
+    assert len(documents) == len(set(documents)) == 10
+
+
+def test_work_that_variables_share_is_done_once(tmp_path):
+    done = []
+
+    def note(block):
+        done.append(1)
+        return block
+
+    x = da.ones((4, 3), chunks=2).map_blocks(note, dtype="f8", meta=np.empty((0, 0)))
+    ds = xr.Dataset({"a": (("t", "x"), x + 1), "b": (("t", "x"), x * 2)})
+    ds.shardwrite.to_zarr(tmp_path / "x.zarr")
+    assert len(done) == 4
+
+
+def test_what_exists_is_refused_and_replaced(tmp_path):
+    root = tmp_path / "x.zarr"
+    small(title="old", more=1).shardwrite.to_zarr(root)
+    before = contents(root)
+    for other in (small(5, title="old", more=1), small(title="new"), small(names="xyz")):
+        with pytest.raises(SpecError, match="exists there") as refused:
+            other.shardwrite.to_zarr(root)
+        assert refused.value.fields["field"] == "store"
+        assert "mode" in str(refused.value)
+    with pytest.raises(SpecError, match="'c' in it is nothing of this dataset"):
+        small(names="ab").shardwrite.to_zarr(root, mode="w")
+    assert contents(root) == before
+    small(5, title="new").shardwrite.to_zarr(root, mode="w")
+    check(root, small(5, title="new"))
+    check(root, small(5, title="new"), consolidated=False)
+    more = small(5, names="abcd", title="newer")
+    begin(more, root, mode="w")
+    assert more.shardwrite.to_zarr(root, mode="w").n_resumed_shards == 5
+    check(root, more)
+    check(root, more, consolidated=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+def test_attributes_are_replaced_where_nothing_else_is_new(tmp_path):
+    root = tmp_path / "x.zarr"
+    for group in (None, "g"):
+        how = {"mode": "w", "source_id": "1", "group": group}
+        small(title="old").shardwrite.to_zarr(root / str(group), **how)
+        result = small(title="new").shardwrite.to_zarr(root / str(group), **how)
+        assert result.n_resumed_shards == result.n_shards
+        check(root / str(group), small(title="new"), group=group, consolidated=group is None)
+
+
+def test_groups_of_one_store(tmp_path):
+    root = tmp_path / "x.zarr"
+    small(0).shardwrite.to_zarr(root, group="one")
+    small(5).shardwrite.to_zarr(root, group="two/deep")
+    with pytest.raises(SpecError, match="exists there"):
+        small(5).shardwrite.to_zarr(root)
+    check(root, small(0), group="one")
+    check(root, small(5), group="two/deep")
+    listed = json.loads((root / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+    assert {"one", "one/a", "two", "two/deep", "two/deep/c"} <= set(listed)
+
+
+def test_consolidated_metadata_as_they_are_asked_for(tmp_path):
+    small().shardwrite.to_zarr(tmp_path / "without.zarr", consolidated=False)
+    assert "consolidated_metadata" not in json.loads(
+        (tmp_path / "without.zarr/zarr.json").read_text()
+    )
+    check(tmp_path / "without.zarr", small(), consolidated=False)
+    small().shardwrite.to_zarr(tmp_path / "with.zarr", consolidated=True)
+    check(tmp_path / "with.zarr", small(), consolidated=True)
+    zarr.create_group(tmp_path / "plain.zarr")
+    with pytest.raises(SpecError, match="lists no arrays"):
+        small().shardwrite.to_zarr(tmp_path / "plain.zarr", group="g", consolidated=True)
+    small().shardwrite.to_zarr(tmp_path / "plain.zarr", group="g")
+    check(tmp_path / "plain.zarr", small(), group="g", consolidated=False)
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_it_is_begun_now_and_computed_later(tmp_path, mode):
+    root = tmp_path / "x.zarr"
+    if mode == "w":
+        small(9, title="old").shardwrite.to_zarr(root)
+    later = small(title="new").shardwrite.to_zarr(root, compute=False, mode=mode)
+    (result,) = dask.compute(later)
+    assert [*result.variables] == ["a", "b", "c", "t"]
+    check(root, small(title="new"))
+
+
+def test_one_variable_later(tmp_path):
+    ds = xr.Dataset({"a": ("x", da.arange(3))})
+    assert ds.shardwrite.to_zarr(tmp_path / "x.zarr", compute=False).compute().n_shards == 1
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_whatever_document_it_dies_before_the_same_call_ends_it(tmp_path, monkeypatch, mode):
+    """Nobody opens a group that lacks arrays, and in the end all is as if it had never died."""
+    write = shardwrite.place.directory.Directory.write
+    old, new = small(9, title="old"), small(title="new")
+    for k in itertools.count():
+        root, left = tmp_path / f"{k}.zarr", [k]
+        if mode == "w":
+            old.shardwrite.to_zarr(root, group="g")
+
+        def die(*args, left=left, **how):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return write(*args, **how)
+
+        monkeypatch.setattr(shardwrite.place.directory.Directory, "write", die)
+        try:
+            new.shardwrite.to_zarr(root, group="g", mode=mode, source_id="new")
+        except Killed:
+            is_whole = False
+        else:
+            is_whole = True
+        monkeypatch.setattr(shardwrite.place.directory.Directory, "write", write)
+        if not is_whole and mode == "w-" and (root / "g" / "zarr.json").exists():
+            check(root, new, group="g", consolidated=False)
+        new.shardwrite.to_zarr(root, group="g", mode=mode, source_id="new")
+        check(root, new, group="g", consolidated=False)
+        listed = json.loads((root / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+        assert set(listed) == {"g", "g/a", "g/b", "g/c", "g/t"}
+        assert listed["g"]["attributes"] == {"title": "new"}
+        if is_whole:
+            assert k > 8
+            break
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"{n}.zarr" for n in range(k + 1)}
+
+
+def test_two_programs_make_the_same_call_at_once(tmp_path):
+    root = tmp_path / "x.zarr"
+    words = [sys.executable, killed.__file__, root, "6", "0.02"]
+    programs = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [program.communicate(timeout=120)[1] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], said
+    check(root, killed.dataset(6, 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+def test_two_workers_write_it(tmp_path):
+    root, ds = tmp_path / "x.zarr", killed.dataset(6, 0)
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
+        result = ds.shardwrite.to_zarr(root, **SIZES)
+    assert len({w for v in result.variables.values() for w in v.peak_nbytes_by_process}) == 2
+    check(root, ds)
+
+
+def test_what_memory_it_takes_is_refused_by_the_name_of_the_variable(tmp_path):
+    ds = killed.dataset(3, 0)
+    with pytest.raises(shardwrite.PlanError, match=r"variable 'v00' with dimensions \(time, x\)"):
+        ds.shardwrite.to_zarr(tmp_path / "x.zarr", memory_limit="200kB", **SIZES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_task_names_no_other_variable_and_the_same_call_goes_on(tmp_path):
+    root, fails = tmp_path / "x.zarr", [True]
+
+    def fail(block):
+        if fails[0]:
+            raise OSError("not this time")
+        return block
+
+    ds = small()
+    ds["c"] = ds["c"].copy(
+        data=ds["c"].data.map_blocks(fail, dtype=int, meta=np.empty((0, 0), int))
+    )
+    how = {"source_id": "it"}
+    with pytest.raises(OSError, match="not this time"):
+        ds.shardwrite.to_zarr(root, **how)
+    assert not list(root.rglob("zarr.json"))
+    fails[0] = False
+    ds.shardwrite.to_zarr(root, **how)
+    check(root, small())
+
+
+def test_files_that_are_not_loaded_go_on_after_an_interruption(tmp_path):
+    """Nothing names the values in them, so they are told by dtype and chunks, with a warning."""
+    source, root = tmp_path / "source.zarr", tmp_path / "x.zarr"
+    values = np.random.default_rng(0).normal(size=(300, 1000))
+    xr.Dataset({"v": (("t", "x"), values)}).to_zarr(source, zarr_format=3)
+    with xr.open_zarr(source, chunks=None) as lazy:
+        begin(lazy, root)
+    with xr.open_zarr(source, chunks=None) as lazy:
+        with pytest.warns(UserWarning, match="Nothing names its source"):
+            assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
+        check(root, lazy)
+
+
+def test_stores_of_zarr(tmp_path):
+    memory = zarr.storage.MemoryStore()
+    small(title="it").shardwrite.to_zarr(memory)
+    check(memory, small(title="it"))
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w").create_group("inner")
+    small(title="it").shardwrite.to_zarr(group, group="deep")
+    check(tmp_path / "x.zarr", small(title="it"), group="inner/deep", consolidated=False)

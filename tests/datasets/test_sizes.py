@@ -1,0 +1,283 @@
+"""Sizes by dimension, in bytes and by variable; and what is refused before any task runs."""
+
+from __future__ import annotations
+
+import warnings
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardwrite
+from shardwrite import SpecError
+
+xr = pytest.importorskip("xarray")
+
+from shardwrite.datasets.layout import SizesByName  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr tells about types
+        yield
+
+
+def year(**more):
+    shape = (730, 181, 360)
+    x = da.zeros(shape, chunks=(31, 181, 360), dtype="f4")
+    return xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), x),
+            "mask": (("lat", "lon"), np.ones(shape[1:], "u1")),
+            "area": (("lat", "lon"), da.ones(shape[1:], dtype="f8", chunks=90) * 3, {}, more),
+            "huge": (("lon", "time"), da.ones((360, 730), dtype="f8")),
+        },
+        {"time": np.arange(730), "lat": np.linspace(-90, 90, 181)},
+    )
+
+
+def grids(**how):
+    plan = year().shardwrite.plan(**how)
+    return {
+        name: (p.metadata.grid.shards if p.metadata.is_sharded else None, p.metadata.grid.chunks)
+        for name, p in plan.variables.items()
+    }
+
+
+def test_sizes_along_dimensions():
+    found = grids(shards={"time": 120, ...: -1}, chunks={"time": 24, "lat": 60, "lon": 60})
+    assert found["t2m"] == ((120, 240, 360), (24, 60, 60))
+    assert found["huge"] == ((360, 120), (60, 24)), "the dimensions count, and not their order"
+    assert found["mask"] == (None, (181, 360)), "what is small is one piece"
+    assert found["area"] == (None, (181, 360))
+    assert found["time"] == (None, (730,))
+
+
+def test_what_is_not_named_is_whole_and_what_is_longer_ends_with_it():
+    found = grids(shards={"time": 9999}, chunks={"time": 100})
+    assert found["t2m"] == ((800, 181, 360), (100, 181, 360))
+    found = grids(shards={...: 90, "time": -1}, chunks={...: 30, "time": 73})
+    assert found["t2m"] == ((730, 90, 90), (73, 30, 30))
+
+
+def test_sizes_in_bytes_and_those_that_are_left_out():
+    by_bytes = grids(shards="20MB", chunks="1MB")["t2m"]
+    plan = year().shardwrite.plan(shards="20MB", chunks="1MB").variables["t2m"]
+    assert 8e6 < np.prod(by_bytes[0]) * 4 <= 20e6
+    assert plan.metadata.is_sharded
+    assert grids()["t2m"] == (lambda p: (p.metadata.grid.shards, p.metadata.grid.chunks))(
+        shardwrite.plan(year()["t2m"].data)
+    )
+    assert grids(shards=None)["t2m"][0] is None
+
+
+def test_inner_chunks_that_are_left_out_are_not_thin():
+    shards, chunks = grids(shards={"time": 64, ...: -1})["t2m"]
+    assert shards[0] == 64
+    assert 181 <= shards[1] <= 204, "at most an eighth longer"
+    assert min(chunks) >= 16
+
+
+def test_sizes_of_single_variables():
+    encoding = {
+        "t2m": {"chunks": (10, 181, 360), "shards": (100, 181, 360)},
+        "area": {"chunks": (50, 50)},
+        "mask": {"shards": (200, 400), "chunks": 100},
+        "huge": {"shards": None},
+    }
+    found = grids(encoding=encoding, shards={"lat": 100})
+    assert found["t2m"] == ((100, 181, 360), (10, 181, 360))
+    assert found["area"] == ((100, 400), (50, 50))
+    assert found["mask"] == ((200, 400), (100, 100))
+    assert found["huge"][0] is None
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=3),
+    st.lists(st.sampled_from([-1, 1, 7, 64, 1000]), min_size=3, max_size=3),
+    st.lists(st.sampled_from([-1, 1, 7, 64, 1000]), min_size=3, max_size=3),
+)
+def test_any_sizes_give_shards_of_whole_chunks(shape, shards, factors):
+    dims = "xyz"[: len(shape)]
+    chunks = dict(zip(dims, shards, strict=False))
+    given_shards = {
+        d: c * f if c > 0 and f > 0 else -1
+        for (d, c), f in zip(chunks.items(), factors, strict=False)
+    }
+    found, inner = SizesByName(given_shards, chunks).of(dims, tuple(shape), 2**21, {})
+    for n, d, s, c in zip(shape, dims, found, inner, strict=True):
+        assert s % c == 0
+        assert 1 <= c <= max(1, n)
+        assert s >= min(n, given_shards[d] if given_shards[d] > 0 else n)
+        assert s < max(1, n) + c or s == given_shards[d]
+
+
+REFUSED = {
+    "a size of no dimension": (
+        {"shards": {"tme": 3}},
+        "no variable has a dimension 'tme'.*lat, lon, time",
+    ),
+    "a tuple for all": ({"shards": (3, 4)}, "no sizes by the names of dimensions.*encoding"),
+    "a number for all": ({"chunks": 8}, "no sizes by the names of dimensions"),
+    "zero": ({"chunks": {"time": 0}}, "0 is no size"),
+    "a text as a size": ({"chunks": {"time": "all"}}, "'all' is no size"),
+    "no bytes": ({"shards": "lots"}, "variable 't2m' with dimensions .time, lat, lon.*"),
+    "shards of parts of chunks": (
+        {"shards": {"time": 50}, "chunks": {"time": 40}},
+        r"not a multiple of the inner chunk on axis 0.*80",
+    ),
+    "sizes of no variable": ({"encoding": {"t3m": {}}}, "no such variable.*t2m"),
+    "no mapping": ({"encoding": {"t2m": 5}}, "no mapping of mappings"),
+    "what zarr does not know": (
+        {"encoding": {"t2m": {"zlib": True}}},
+        r"xarray cannot write 't2m' with dimensions .*unexpected encoding",
+    ),
+    "a group that is no path": ({"group": 5}, "not a path"),
+    "a name that is reserved": ({"group": "__x"}, "not a relative path of plain names"),
+    "a mode of other functions": ({"mode": "a"}, "no such choice"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_keywords_are_refused_before_anything_is_written(tmp_path, name):
+    how, told = REFUSED[name]
+    with pytest.raises(SpecError, match=told):
+        year().shardwrite.to_zarr(tmp_path / "x.zarr", **how)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keywords_that_are_unknown():
+    with pytest.raises(TypeError, match="shard'; give shards"):
+        year().shardwrite.plan(shard=3)
+    with pytest.raises(TypeError, match="append_dim"):
+        shardwrite.write_dataset(year(), "x.zarr", append_dim="time")
+
+
+def never(block):
+    raise AssertionError("a task runs")
+
+
+def lazily(dtype):
+    return da.ones((4, 3)).map_blocks(never, dtype=dtype, meta=np.empty((0, 0), dtype))
+
+
+BAD = {
+    "objects": (
+        lambda: xr.Dataset({"ok": 1, "v": (("t", "x"), lazily(object))}),
+        r"'v' with dimensions \('t', 'x'\) is a dask array of objects.*load",
+    ),
+    "mixed objects": (
+        lambda: xr.Dataset({"v": ("x", np.array([1, "a", {}], object))}),
+        "cannot write 'v' with dimensions .'x',.*mixed",
+    ),
+    "unknown sizes": (
+        lambda: xr.Dataset({"v": ("x", da.ones(5)[da.ones(5) > 0])}),
+        "'v' with dimensions .'x',. has unknown sizes.*compute_chunk_sizes",
+    ),
+    "a name that is no text": (lambda: xr.Dataset({3: ("x", [1, 2])}), "name of a variable"),
+    "a name with a slash": (lambda: xr.Dataset({"a/b": ("x", [1, 2])}), "'a/b' holds a slash"),
+    "a dimension without a name": (
+        lambda: xr.Dataset({"v": ((3,), [1, 2])}),
+        "name of a dimension",
+    ),
+    "a name that no directory has": (
+        lambda: xr.Dataset({"v" * 300: ("x", [1, 2])}),
+        "variable 'vvv.*not a relative path of plain names",
+    ),
+    "attributes that are no JSON": (
+        lambda: xr.Dataset({"v": ("x", [1, 2], {"limit": np.nan})}),
+        "variable 'v' with dimensions .x.: Out of range float",
+    ),
+    "attributes of any class": (
+        lambda: xr.Dataset({"v": ("x", [1, 2], {"what": object()})}),
+        "cannot write 'v'",
+    ),
+    "several levels": (
+        lambda: (
+            xr.Dataset(coords={"z": ("z", [1, 2, 3, 4])})
+            .assign_coords(a=("z", [1, 1, 2, 2]), b=("z", [1, 2, 1, 2]))
+            .drop_vars("z")
+            .set_index(z=("a", "b"))
+        ),
+        "cannot write 'z'.*reset_index",
+    ),
+    "nothing": (lambda: xr.Dataset(), "no variables"),
+    "a node without variables": (
+        lambda: xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/b": xr.Dataset()}),
+        "no variables in 'b'",
+    ),
+    "no object of xarray": (lambda: np.ones(3), "not of xarray.*Dataset"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_objects_are_refused_before_any_task_runs(tmp_path, name):
+    make, told = BAD[name]
+    try:
+        ds = make()
+    except ValueError:
+        pytest.skip("xarray makes no such object")
+    with pytest.raises(SpecError, match=told):
+        shardwrite.write_dataset(ds, tmp_path / "x.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dimensions_that_differ(tmp_path):
+    """xarray makes no dataset of them; what a tree has beside each other may differ."""
+    tree = xr.DataTree.from_dict(
+        {"/a": xr.Dataset({"v": ("x", [1, 2])}), "/b": xr.Dataset({"v": ("x", [1, 2, 3])})}
+    )
+    tree.shardwrite.to_zarr(tmp_path / "x.zarr")
+    with xr.open_datatree(tmp_path / "x.zarr", engine="zarr") as found:
+        xr.testing.assert_identical(found, tree)
+
+
+def test_codecs(tmp_path):
+    x = da.arange(600_000, chunks=100_000)
+    ds = xr.Dataset({"a": ("x", x), "b": ("x", x)})
+    gzip = zarr.codecs.GzipCodec(level=3)
+    ds.shardwrite.to_zarr(
+        tmp_path / "x.zarr", encoding={"a": {"compressors": (gzip,)}}, shards={"x": 200_000}
+    )
+    array = zarr.open_array(tmp_path / "x.zarr" / "a")
+    names = [type(codec).__name__ for codec in array.compressors]
+    assert names == ["GzipCodec"], "exactly what was asked for"
+    with xr.open_zarr(tmp_path / "x.zarr", chunks={"x": 100_000}) as found:
+        found.shardwrite.to_zarr(tmp_path / "y.zarr")
+        xr.testing.assert_identical(found.load(), ds.load())
+    for name in "ab":
+        array = zarr.open_array(tmp_path / "y.zarr" / name)
+        first = "GzipCodec" if name == "a" else "ZstdCodec"
+        assert [type(c).__name__ for c in array.compressors] == [first, "Crc32cCodec"]
+    ds.shardwrite.to_zarr(tmp_path / "plain.zarr", encoding={"a": {"compressors": None}})
+    assert zarr.open_array(tmp_path / "plain.zarr" / "a").compressors == ()
+    with pytest.raises(SpecError, match="'a'"):
+        ds.shardwrite.to_zarr(tmp_path / "z.zarr", encoding={"a": {"compressors": "no such"}})
+
+
+def test_what_is_shown(tmp_path):
+    plan = year().shardwrite.plan(shards={"time": 100})
+    text = str(plan)
+    assert "variables" in text
+    assert "(time 730, lat 181, lon 360)" in text
+    assert plan.n_shards == sum(p.n_shards for p in plan.variables.values())
+    assert plan.to_dict()["variables"]["t2m"] == plan.variables["t2m"].to_dict()
+    assert plan.to_dict()["raw_nbytes"] == plan.raw_nbytes
+    assert "<DatasetPlan: 6 variables" in repr(plan)
+    assert "t2m" in plan._repr_html_()
+    result = year().isel(time=slice(0, 3)).shardwrite.to_zarr(tmp_path / "x.zarr")
+    assert "t2m" in str(result)
+    assert result.path == str(tmp_path / "x.zarr")
+    assert result.to_dict()["n_shards"] == result.n_shards
+    assert "<DatasetResult of" in repr(result)
+    assert "t2m" in result._repr_html_()
+
+
+def test_plans_for_a_place(tmp_path):
+    plan = shardwrite.plan_dataset(year(), tmp_path / "x.zarr", group="g")
+    assert plan.variables["t2m"].traffic is None
+    assert list(tmp_path.iterdir()) == []
