@@ -251,7 +251,11 @@ COVERED: dict[str, str] = {
     "of the array that is consumed {}, and so are": (
         f"{_CONSUME}::test_what_is_missing_is_no_fill_value"
     ),
-    "If its state is lost, remove {}": (
+    "The parts are those of all {} arrays of the run": (
+        "tests/operations/test_parts_together.py::"
+        "test_an_end_of_one_array_names_parts_over_all_arrays"
+    ),
+    "if its state is lost, remove {}": (
         "tests/operations/test_zarr_targets.py::"
         "test_another_process_begins_anew_where_the_state_of_a_run_is_lost"
     ),
@@ -356,9 +360,6 @@ COVERED: dict[str, str] = {
     "; then call repair again": f"{_IN_BUCKETS}::test_nothing_is_copied_of_an_array_that_is_not_finished",
     "Start over with restart=True, which removes nothing of others": (
         f"{_STORES}::test_a_store_that_was_emptied_is_noticed"
-    ),
-    "If it is lost, remove {} and what that run has written": (
-        f"{_STORES}::test_an_array_whose_run_is_lost"
     ),
     "Move that away, and make the same call again": (
         f"{_STORES}::test_nothing_is_written_into_an_array_that_is_begun"

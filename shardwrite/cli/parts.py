@@ -45,7 +45,7 @@ from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal.state_work import fetched
-from shardwrite.operations.parts import FinalizeArguments, PartArguments
+from shardwrite.operations.parts import FinalizeArguments, PartArguments, refuse_both
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.results import human
 from shardwrite.runs.outcome import INCOMPLETE, handling_signals
@@ -297,8 +297,7 @@ def finalize(
     `slurm status` does.
     """
     if dry_run:
-        if names is not None and name is not None:
-            raise click.UsageError("give --name or --names")
+        refuse_both(name, names)
         show_status(dst, name, names, as_json=as_json)
         return
     with handling_signals(), engine(threads, None, None), resubmitting(resubmit, dst, name):

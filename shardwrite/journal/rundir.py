@@ -704,12 +704,13 @@ def holding(*targets: Target) -> Iterator[None]:
 
     Other targets need none. A lease that this process holds already is shared.
     """
+    holders = [target.holder for target in targets if target.in_store]
     with contextlib.ExitStack() as stack:
-        for target in targets:
-            if target.in_store:
-                from shardwrite.journal.state_work import held  # for states in buckets
+        # Of two calls that take some of the same leases, neither waits for the other for ever.
+        for holder in sorted(holders, key=lambda holder: holder.beside.name):
+            from shardwrite.journal.state_work import held  # for states in buckets
 
-                stack.enter_context(held(target.holder))
+            stack.enter_context(held(holder))
         yield
 
 

@@ -169,13 +169,18 @@ def _places_of(call: PrepareArguments | PartArguments | FinalizeArguments) -> li
     if call.names is None:
         return [(call.store, call.name)]
     names = _each("names", call.names)
-    if call.name is not None:
-        remedy = "give names only"
-        raise SpecError("names are given, too", field="name", value=call.name, remedy=remedy)
+    refuse_both(call.name, names)
     if isinstance(call.store, list | tuple):
         return list(zip(_each("store", call.store, len(names)), names, strict=True))
     store = opened_once(call.store)
     return [(store, name) for name in names]
+
+
+def refuse_both(name: str | None, names: Sequence[Any] | None) -> None:
+    """Refuse the name of one array beside names of several."""
+    if names is not None and name is not None:
+        remedy = "give names only"
+        raise SpecError("names are given, too", field="name", value=name, remedy=remedy)
 
 
 def _each(field: str, given: Any, n: int | None = None) -> Sequence[Any]:

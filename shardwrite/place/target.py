@@ -777,15 +777,19 @@ def ways_to(targets: Sequence[Target]) -> list[int]:
 
     In a store these are its credentials. A run works on all of its arrays with the rights to one.
     """
-    owners, numbers = list[object](), list[int]()
+    ways, numbers = list[tuple[str, object]](), list[int]()
     for target in targets:
         place = target.place
-        owner = None if isinstance(place, Directory) else cast("InStore", place).base.owner
-        known = (n for n, other in enumerate(owners) if other is owner or bool(other == owner))
-        number = next(known, len(owners))
-        if number == len(owners):
-            owners.append(owner)
-        numbers.append(number)
+        base = None if isinstance(place, Directory) else cast("InStore", place).base
+        token, owner = ("", None) if base is None else (base.token, base.owner)
+        known = (
+            number
+            for number, (other, by) in enumerate(ways)
+            if other == token and (by is owner or bool(by == owner))
+        )
+        numbers.append(next(known, len(ways)))
+        if numbers[-1] == len(ways):
+            ways.append((token, owner))
     return numbers
 
 

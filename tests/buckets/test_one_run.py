@@ -26,7 +26,7 @@ VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
 SIZES = {"shards": 16, "chunks": 4, "source_id": "it 0"}
 NAMES = ["g/b", "a", "g/h/d"]
 STATE = "shardwrite-run/"
-MOST_REQUESTS = 21
+MOST_REQUESTS = 23
 DOCUMENTS = ["shardwrite-receipt.json", "zarr.json"]
 
 PROGRAM = """
@@ -132,6 +132,18 @@ def test_requests_of_one_more_array(moto_server, environment, url):
                 shardwrite.store(x, [root] * n, names=names, **SIZES)
             seen.append(sum("/c/" not in path for _, path in faults.seen))
     assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS
+
+
+def test_requests_of_one_new_array(moto_server, environment, url):
+    """It is listed before its run begins, and once its plan is linked."""
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        with dask.config.set(scheduler="sync"):
+            da.from_array(VALUES, chunks=(16, 32)).to_sharded_zarr(url, **SIZES)
+        listed = [path for _, path in faults.seen if path.endswith(f"{url.split('/', 3)[3]}/")]
+        assert len(listed) == 2, faults.seen
+        assert not [path for _, path in faults.seen if path.endswith((".zarray", ".zgroup"))]
+        assert len(faults.seen) <= 60, faults.seen
 
 
 @pytest.mark.parametrize("name", ["g/b", "a"])

@@ -241,6 +241,15 @@ def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
     assert sum(counted.values()) <= most, counted
 
 
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
+def test_one_new_array_is_looked_at_before_its_run_begins_and_once_after():
+    try:
+        counted = calls.counted(calls.MANY, 1, "full")
+    except RuntimeError as error:
+        pytest.skip(f"strace may not trace here: {error}")
+    assert sum(counted.values()) <= 300, counted
+
+
 def test_an_array_that_was_finished_since_they_were_looked_at_is_not_replaced(root):
     """The first call has listed the directory when another writes one of its arrays."""
     real = seams.real("make the directory of a run")
