@@ -13,6 +13,7 @@ from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArgum
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
 from shardwrite.errors import PlanError, SpecError, printable
+from shardwrite.format.strategies import FixedOrder
 from shardwrite.options import options_from
 from shardwrite.place.base import at_url, opened_once
 from shardwrite.place.target import Target, resolve_new, target_via
@@ -117,6 +118,8 @@ def _planned(
     x = as_source_array(variable.values, "ds").array
     shards, chunks = sizes.of(variable.dims, x.shape, x.dtype.itemsize or 1, variable.encoding)
     array = replace(variable.options, shards=shards, chunks=chunks)
+    if shards is None and sizes.shards is not None and "shards" not in variable.encoding:
+        options = replace(options, strategy=FixedOrder())  # it is too small for shards
     writes_empty = variable.encoding.get("write_empty_chunks")
     if writes_empty is not None:
         options = replace(options, write_empty_chunks=writes_empty)
