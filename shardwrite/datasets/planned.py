@@ -22,7 +22,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.array_plan import ArrayChunks, plan_array
 from shardwrite.runs.source_array import as_source_array
-from shardwrite.stores.looking import is_session
+from shardwrite.stores.looking import is_icechunk
 
 # ---- Plans of single variables
 
@@ -50,9 +50,9 @@ Call = PlanDatasetArguments | WriteDatasetArguments
 
 def store_of(call: Call) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
-    if is_session(call.store):
+    if is_icechunk(call.store):
         raise SpecError(
-            "datasets are not written into sessions of Icechunk",
+            "datasets are not written into sessions and stores of Icechunk",
             field="store",
             value=type(call.store).__name__,
             remedy="write variables one by one with shardwrite.store, which takes sessions",
