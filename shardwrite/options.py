@@ -524,6 +524,20 @@ class CastKeywords(Keywords):
 
 
 @keywords
+class StagedKeywords(Keywords):
+    """How an update reads what it changes."""
+
+    staged: bool = option(
+        False,
+        """Compute all values of the region, or of all regions of the call, and keep them on disk
+        before any shard changes. This is done in any case if the graph of a source shows that it
+        reads an array that the call changes. Give True if a function of yours opens such an array
+        by itself.""",
+        flag=None,
+    )
+
+
+@keywords
 class ExclusiveKeywords(Keywords):
     """How shards come into a bucket."""
 

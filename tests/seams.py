@@ -194,6 +194,16 @@ def run_of(path: Any, name: str | None = None) -> Any:
     return found
 
 
+def built_at(path: Path) -> Path:
+    """Directory in which a run writes the shards of an array: aside, if it replaces one, or the
+    array's own. What lies beside the array may be torn."""
+    for new in state_beside(path).glob("run-*/array-*"):
+        text = receipt_of(path).read_text() if receipt_of(path).exists() else ""
+        if f'"run": "{new.parent.name.removeprefix("run-")}"' not in text:
+            return new
+    return path
+
+
 def status_of(path: Any, name: str | None = None) -> Any:
     """What ``shardwrite status`` tells."""
     from shardwrite.journal.state_work import fetched
@@ -595,7 +605,7 @@ STEPS = {
     "check the old tree": "convert.swap:InPlace.check_old",
     "record the exchange": "convert.swap:InPlace._write",
     "exchange the trees": "convert.swap:InPlace.exchange",
-    "exchange two names": "convert.swap:exchange",
+    "exchange two names": "journal.handover:exchange",
     "hide the source": "convert.removal:Consumption.hide",
     "record what was compared": "convert.removal:Consumption.enter",
     "compare with the source": "convert.removal:differing",

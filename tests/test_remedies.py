@@ -71,7 +71,16 @@ _COMPARED = "tests/operations/test_repair_compare.py"
 _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
 _RECOVER = "tests/operations/test_recover.py"
+_STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
+    "Give it up, too, with abandon": f"{_STAGED}::test_of_two_arrays_the_first_one_is_given_up",
+    "Make the same call without restart to finish it": f"{_STAGED}::test_others_wait_for_it",
+    "Some of its shards may be new. Give it up with abandon": (
+        f"{_STAGED}::test_values_that_are_gone_are_not_computed_again"
+    ),
+    "give that call up with abandon. source_id= tells sources apart": (
+        f"{_STAGED}::test_a_source_without_a_name_is_told"
+    ),
     "was not asked: SLURM took {} s before; try again": (
         "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
     ),
@@ -165,13 +174,13 @@ COVERED: dict[str, str] = {
     "or give --in-place, so that the new data take the name of SRC": (
         "tests/cli/test_convert_commands.py::test_in_place_only_if_asked"
     ),
-    "or call abandon (shardwrite abandon), which puts the old array back": (
+    "or call abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "To replace it by this one, give mode": (
         f"{_REPLACEMENTS}::test_restart_alone_keeps_the_old_array"
     ),
-    "Or give it up with abandon (shardwrite abandon), which puts the old array back": (
+    "Or give it up with abandon (shardwrite abandon), which keeps the old array": (
         f"{_REPLACEMENTS}::test_messages_name_both_ways"
     ),
     "It overwrites the objects of the old array, so nothing can be put back": (
@@ -896,14 +905,14 @@ def test_a_repair_that_was_interrupted_does_not_hide_the_array_from_finalize_and
 def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.operations.region.execute
+    real = shardwrite.operations.region.execute_staged
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute_staged", real)
         source(2, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute_staged", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")  # noqa: E731
     refused("make the same call again", JournalError, again)
     again()
@@ -922,14 +931,14 @@ ANOTHER = {
 def test_an_array_that_is_gone_when_an_update_begins(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.operations.region.execute
+    real = shardwrite.operations.region.execute_staged
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute_staged", real)
         path.rename(tmp_path / "aside")
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute_staged", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
     refused("make the same call again. Another process may", JournalError, again)
     assert is_tidy(path)
@@ -943,14 +952,14 @@ def test_an_array_that_is_gone_when_an_update_begins(tmp_path, monkeypatch):
 def test_an_array_that_is_another_one_when_an_update_begins(tmp_path, monkeypatch, other):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.operations.region.execute
+    real = shardwrite.operations.region.execute_staged
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.operations.region.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute_staged", real)
         write(path, mode="w", **ANOTHER[other])
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.operations.region.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute_staged", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region=np.s_[:16])  # noqa: E731
     refused(f"make the same call again. It differs in {other}", JournalError, again)
     assert is_tidy(path)

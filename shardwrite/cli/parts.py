@@ -297,7 +297,9 @@ def finalize(
     `slurm status` does.
     """
     if dry_run:
-        show_status(dst, name, as_json=as_json)
+        if names is not None and name is not None:
+            raise click.UsageError("give --name or --names")
+        show_status(dst, name, names, as_json=as_json)
         return
     with handling_signals(), engine(threads, None, None), resubmitting(resubmit, dst, name):
         result = shardwrite.finalize(
@@ -312,13 +314,20 @@ def finalize(
     tell_all(result, as_json=as_json)
 
 
-def show_status(dst: str, name: str | None, *, as_json: bool) -> None:
-    """Print how far an array is, and exit with 85 if it is not whole."""
-    from shardwrite.slurm.status import status
+def show_status(
+    dst: str,
+    name: str | None,
+    names: tuple[str | None, ...] | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print how far an array is, or each of several, and exit with 85 if one is not whole."""
+    from shardwrite.slurm.status import status_of_each
 
-    found = status(fetched(resolve_target(dst, name, is_read=True)))
-    echo(found.to_json() if as_json else str(found))
-    if not found.is_whole:
+    chosen = [name] if names is None else names
+    found = status_of_each(fetched(resolve_target(dst, one, is_read=True)) for one in chosen)
+    tell_all(found[0] if names is None else found, as_json=as_json)
+    if not all(each.is_whole for each in found):
         raise SystemExit(INCOMPLETE)
 
 

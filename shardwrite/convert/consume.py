@@ -169,7 +169,9 @@ def consume_one(
     consumer = Consumer(
         state, made.source.array, ShardedArray(made.metadata, target.store), made.passage, engine
     )
-    run = replace(call.run, durability=target.durability(call.run.durability))
+    # What is removed elsewhere must not lie in the directory of a run, which people remove.
+    durability = target.durability(call.run.durability)
+    run = replace(call.run, durability=durability, keeps_old=False)
     job = Job(replace(made.chunks, listed=state.listed), made.plan, target, run)
     result = execute_consuming(job, engine, call.progress, consumer)
     left = f"files in {state.path} that are not its own are left there"

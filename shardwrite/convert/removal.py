@@ -59,7 +59,7 @@ from shardwrite.format.node import (
     DOCUMENTS_OF_V2,
 )
 from shardwrite.format.passage import Passage
-from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
+from shardwrite.grid import Box, Shape, ShardGrid, ravel
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import encode_line, parse_lines
 from shardwrite.journal.rundir import RunDirectory, confirm
@@ -396,7 +396,7 @@ def differing_objects(
     found = {}
     metadata = array.metadata
     for rank in ranks.tolist():
-        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
+        key = metadata.key_of_rank(rank)
         # What was copied may have come from what this machine has kept of the source.
         if _differs(array.store.open(key), source.store.open_again(key)):
             message = "is not the same as in the source"
@@ -500,18 +500,13 @@ class Consumer:
             return
         table = inspect_shards(self._engine, self._target, ranks, deep=deep)
         table.refuse_unread(repr(self._target))
-        is_other = (table.stored_nbytes != ledger.nbytes[ranks]) | (
-            table.index_crcs != ledger.index_crcs[ranks]
-        )
-        bad = [*ranks[is_other].tolist(), *(rank for rank, _ in table.problems)]
-        if bad:
+        differing = table.against(ledger.nbytes, ledger.index_crcs).all
+        if len(differing):
             raise CorruptShardError(
                 "it is not what it was when it was compared with the source, whose objects are "
                 "removed. Nothing more is removed. If it was moved or replaced, put it back, and "
                 "make the same call again",
-                key=self._target.metadata.shard_key(
-                    unravel(bad[0], self._target.metadata.grid.counts)
-                ),
+                key=self._target.metadata.key_of_rank(differing[0]),
             )
 
     def _look_at_source(self) -> None:
@@ -525,8 +520,7 @@ class Consumer:
             ),
         ):
             if len(ranks):
-                grid = self._source.metadata.grid
-                key = self._source.metadata.shard_key(unravel(int(ranks[0]), grid.counts))
+                key = self._source.metadata.key_of_rank(ranks[0])
                 raise StoreError(
                     f"{key!r} of the array that is consumed {why}, and so are {len(ranks) - 1:,} "
                     "others. Nothing more is removed. Put back what is missing, or move away what "
@@ -544,10 +538,9 @@ class Consumer:
         if not len(ranks):
             return
         for rank, message in self._differing(ranks).items():
-            grid = self._target.metadata.grid
             raise CorruptShardError(
                 f"{message}; nothing of what it was made of is removed",
-                key=self._target.metadata.shard_key(unravel(rank, grid.counts)),
+                key=self._target.metadata.key_of_rank(rank),
             )
         if self._run is not None:
             # From now on, the shards of the run are not taken away.
@@ -578,7 +571,7 @@ class Consumer:
         if self._line is None:
             self._line = self._state.again()
         metadata = self._source.metadata
-        keys = [metadata.shard_key(unravel(n, metadata.grid.counts)) for n in numbers.tolist()]
+        keys = [metadata.key_of_rank(n) for n in numbers.tolist()]
         self._state.remove(self._line, keys)
         self._is_there[numbers] = False
         self.n_removed += len(keys)
@@ -653,16 +646,12 @@ def execute_consuming(
         (result,) = run.finish()
     if not run.sessions:
         array = ShardedArray(job.plan.metadata, job.target.store)
-        ledger = Ledger(job.plan.metadata.grid)
         ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=False)
         table.refuse_unread(job.target.label)
         if table.problems:
             raise CorruptShardError(f"of {job.target.label}: {table.problems[0][1]}")
-        ledger.is_done[:] = True
-        ledger.nbytes[:], ledger.n_chunks[:] = table.stored_nbytes, table.n_chunks
-        ledger.index_crcs[:] = table.index_crcs
-        consumer.begin(ledger, None)
+        consumer.begin(Ledger.of(job.plan.metadata.grid, table), None)
     return result
 
 

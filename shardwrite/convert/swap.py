@@ -34,7 +34,6 @@ name, nothing is removed.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -51,6 +50,7 @@ from shardwrite.errors import (
     StoreError,
     UntrustedStateError,
 )
+from shardwrite.journal import handover
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
 from shardwrite.records import Record, always
@@ -58,7 +58,6 @@ from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,
-    c_function,
     is_there,
     listed,
     owner_of,
@@ -67,37 +66,6 @@ from shardwrite.stores.looking import (
 )
 from shardwrite.stores.posix import check_movable, give_room, keep_room, sync_entry, write_file
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
-
-_AT_FDCWD = -100  # paths are absolute; see renameat2(2)
-
-_EXCHANGE = 2
-
-_CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
-
-
-# ---- The exchange of two names
-
-
-_renameat2 = c_function(
-    ("renameat2",), ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
-)
-
-
-def exchange(one: Path, other: Path) -> bool:
-    """Let two paths exchange what they name, in one step.
-
-    - `one`, `other`: absolute paths on one file system. Something stands at both.
-    - Returns: False if the system or the file system cannot do it. Nothing has changed then.
-    """
-    if _renameat2 is None:
-        return False
-    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _CANNOT:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
-
 
 # ---- The record
 
@@ -319,7 +287,7 @@ class InPlace:
             self._write(_inode(self.new))
         withdraw()
         with as_store_error(str(self.path), "cannot exchange"):
-            if not exchange(self.path, self.new):
+            if not handover.exchange(self.path, self.new):
                 os.rename(self.path, self.work / "replaced")
                 self._check_old(self.work / "replaced")
                 fsync_directory(self.work)
@@ -332,7 +300,7 @@ class InPlace:
         if _inode(moved) == self._record.old:
             return
         if moved == self.new:
-            exchange(self.path, self.new)
+            handover.exchange(self.path, self.new)
         else:
             os.rename(moved, self.path)
         self._lost()

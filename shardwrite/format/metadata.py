@@ -593,6 +593,10 @@ class ArrayMetadata:
             return self.placed.key_of(index)
         return separator.join([*prefix, *map(str, index)]) or "0"
 
+    def key_of_rank(self, rank: int) -> str:
+        """Storage key of the shard with a row-major rank in the grid of shards."""
+        return self.shard_key(unravel(int(rank), self.grid.counts))
+
     def shard_index(self, key: str) -> Shape | None:
         """Position of the shard with a storage key; None if the key is that of no shard."""
         if self.placed is not None:

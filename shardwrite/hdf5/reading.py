@@ -220,7 +220,7 @@ class DatasetArray:
         """Keys of the chunks that are stored."""
         grid = self.metadata.grid
         ranks = range(grid.n_shards) if self.table is None else self.table.ranks.tolist()
-        return (self.metadata.shard_key(unravel(rank, grid.counts)) for rank in ranks)
+        return (self.metadata.key_of_rank(rank) for rank in ranks)
 
     def _encoded(self, rank: int) -> bytes:
         """A chunk that is read with h5py and encoded here, padded with the fill value."""

@@ -56,7 +56,6 @@ from shardwrite.place.target import (
     check_surroundings,
     check_target,
     refuse_in_place,
-    untouched,
 )
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import fsync_directory, make_directories
@@ -359,6 +358,8 @@ class Request:
     intent: Intent
     document: str  # metadata document with which the run begins
     n_shards: int = 0  # number of shards, if the run writes several arrays
+    # Whether an array that is replaced stays until the new one is whole, where that is possible
+    keeps_old: bool = False
 
 
 def begin_run(
@@ -370,22 +371,27 @@ def begin_run(
 
 
 def begin_runs(
-    requests: Sequence[Request], *, restart: bool, durability: str
+    requests: Sequence[Request],
+    *,
+    restart: bool,
+    durability: str,
+    free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
 
+    - `free`: targets where nothing stood a moment ago, and what lies above was looked at. Once
+      their plans are linked, each of them is looked at again.
     - Returns: for each array its run, and whether that is new.
     """
-    fresh = untouched(request.target for request in requests if request.intent.makes_array)
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
-        if request.target not in fresh:
+        if request.target not in free:
             check_surroundings(request.target)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]
     for _ in range(_MAX_TRIES):
         for request in requests:
-            if request.target in fresh:
+            if request.target in free:
                 continue
             found = tidied_run(request.target)
             if restart and found is not None and _starts_over(found, request.intent, names):
@@ -395,7 +401,7 @@ def begin_runs(
                     _refuse_other(found, request.intent)
                 confirm(request.target)
                 begun[request.target] = found, False
-        restart, unseen, fresh = False, fresh, frozenset()
+        restart, unseen, free = False, free, frozenset()
         if not all(map(_claim_rest, {run.run: run for run, _ in begun.values()}.values())):
             begun.clear()
             continue
@@ -468,7 +474,7 @@ def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
     if found.can_put_back and intent.mode != "w":
         raise JournalError(
             f"an unfinished run replaces the array at {found.target.label}, and this call says "
-            "nothing of replacing one. To put the old array back, call abandon (shardwrite "
+            "nothing of replacing one. To keep the old array, call abandon (shardwrite "
             'abandon). To replace it by this one, give mode="w" and restart=True '
             "(--overwrite --restart)",
             path=str(found.target.run_path),
@@ -549,10 +555,12 @@ def _runs_of(
     def run_of(number: int, request: Request) -> RunDirectory:
         target, intent = request.target, request.intent
         document = request.document.encode()
+        replaces = target not in fresh and _replaces(target, intent)
         record = RunRecord.begun(
             intent,
             run=name,
-            replaces=target not in fresh and _replaces(target, intent),
+            replaces=replaces,
+            aside=request.keeps_old and replaces and target.is_published,
             durability=durability,
             begun_by=begun_by,
             document_crc32c=crc32c(document),
@@ -719,7 +727,7 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())
     giving_up = (
         'start over with mode="w" and restart=True (--overwrite --restart), which takes its shards '
-        "away; or call abandon (shardwrite abandon), which puts the old array back"
+        "away; or call abandon (shardwrite abandon), which keeps the old array"
         if found.can_put_back
         else "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from crc32c import crc32c
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lines import Entry
 from shardwrite.plan.edges import Edges
+
+if TYPE_CHECKING:
+    from shardwrite.read.inspection import ShardTable
 
 
 class Ledger:
@@ -31,6 +34,15 @@ class Ledger:
         self.n_chunks = np.zeros(n, dtype=np.int64)
         self.index_crcs = np.zeros(n, dtype=np.uint32)
         self.peaks: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, grid: ShardGrid, table: ShardTable) -> Ledger:
+        """Ledger in which the shards of a table are done."""
+        ledger, ranks = cls(grid), table.ranks
+        ledger.is_done[ranks] = True
+        ledger.nbytes[ranks], ledger.n_chunks[ranks] = table.stored_nbytes, table.n_chunks
+        ledger.index_crcs[ranks] = table.index_crcs
+        return ledger
 
     def enter(self, entry: Entry, process: str = "") -> None:
         """Enter the shards that a task committed; a later entry replaces an earlier one.
@@ -105,6 +117,10 @@ class Ledger:
                 return np.zeros(0, dtype=np.int64)
             left = np.add.reduceat(left, starts, axis=axis)
         return left.ravel()
+
+    def gone(self, there: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Ranks of the shards that have an object, and are not among those that are there."""
+        return np.setdiff1d(np.flatnonzero(self.nbytes > 0), there)
 
     def done_within(self, box: Box) -> frozenset[tuple[int, ...]]:
         """Positions in the shard grid of the shards that overlap a box and are done."""

@@ -33,7 +33,6 @@ from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import cancel_begin, discard_run, refuse_consuming
 from shardwrite.journal.trust import is_private, require_trusted
-from shardwrite.place.base import MARK_NAME
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.plan.identity import Bounds, Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
@@ -114,7 +113,8 @@ def look_beside(target: Target) -> Beside:
         updates = tuple(run for run in others if run is not None)
         told = [removal for _, removal in looks]
         if whole is None or not whole.makes_array:
-            told.append(target.place.unknown_run())
+            unknown = target.place.unknown_run()
+            told.append("" if unknown is None else unknown.told)
         return Beside(whole, updates, tuple(filter(None, told)))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
@@ -142,13 +142,9 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
             give_up(other)
             continue
         raise unfinished(other, shared, is_replaced=intent.makes_array)
-    told = "" if intent.makes_array else target.place.unknown_run()
-    if told:
-        raise JournalError(
-            f"{told}. Give the run_dir of that run. If its state is lost, remove {MARK_NAME}, and "
-            "write the array again, or call recover (shardwrite recover)",
-            path=str(target.run_path),
-        )
+    unknown = None if intent.makes_array else target.place.unknown_run()
+    if unknown is not None:
+        raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(target.run_path))
 
 
 def unfinished(
@@ -163,7 +159,7 @@ def unfinished(
         return JournalError(
             f"the run that replaces {path} has not ended. Make the same call again to finish it "
             "(shardwrite finalize, if all of its parts are written). Or give it up with abandon "
-            '(shardwrite abandon), which puts the old array back. A write with mode="w" and '
+            '(shardwrite abandon), which keeps the old array. A write with mode="w" and '
             "restart=True (--overwrite --restart) takes its shards away and starts over",
             path=str(run.target.run_path),
         )
@@ -250,7 +246,11 @@ def begin_passing(
 
 
 def begin_beside(
-    requests: Sequence[Request], *, restart: bool, durability: str
+    requests: Sequence[Request],
+    *,
+    restart: bool,
+    durability: str,
+    free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin or join runs as `begin_runs` does, and check again that no other writes these shards.
 
@@ -259,12 +259,17 @@ def begin_beside(
     replaced the array since a new update of it was planned. From here on, none can.
     """
     for attempt in itertools.count():
-        begun = begin_runs(requests, restart=restart, durability=durability)
+        begun = begin_runs(
+            requests,
+            restart=restart,
+            durability=durability,
+            free=frozenset() if attempt else free,
+        )
         new = next((run for run, is_new in begun if is_new), None)
         planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
             for run, is_new in begun:
-                if not (is_new and run.makes_array and _is_alone(run.target)):
+                if not (is_new and run.makes_array and _is_alone(run)):
                     refuse_overlapping_runs(run.target, run.record, restart=False)
         except JournalError as error:
             if new is None:
@@ -287,16 +292,16 @@ def begin_beside(
     return begun
 
 
-def _is_alone(target: Target) -> bool:
-    """Whether no update lies beside an array that a new run makes as a whole.
+def _is_alone(run: RunDirectory) -> bool:
+    """Whether nothing but a new run that makes an array lies beside that array.
 
     - Raises UntrustedStateError if what lies there is not trusted.
     """
-    if target.home is None:
-        return False
+    target = run.target
     if is_private(target.beside):  # nobody else has made anything there
         return not is_there(target.beside / UPDATES)
-    return require_trusted(target) == {target.run_path / "plan.json"}
+    own = target.run_path / "plan.json"
+    return all(path == own or path.is_relative_to(run.path) for path in require_trusted(target))
 
 
 def _planned(run: RunDirectory) -> Document | None:

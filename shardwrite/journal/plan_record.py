@@ -135,6 +135,8 @@ class RunRecord(Intent):
     document_crc32c: int  # of the metadata document with which the run began
     array: str  # name of the array's directory
     together: Together | None = None  # None if the run writes one array
+    # Whether the new array is built in the directory of the run, and the old one stays until then
+    aside: bool = False
 
     @classmethod
     def begun(
@@ -148,6 +150,7 @@ class RunRecord(Intent):
         array: str,
         run: str = "",
         together: Together | None = None,
+        aside: bool = False,
     ) -> RunRecord:
         """Make the record of a run that begins, under a name of its own."""
         return cls(
@@ -159,6 +162,7 @@ class RunRecord(Intent):
             document_crc32c=document_crc32c,
             array=array,
             together=together,
+            aside=aside,
         )
 
     def to_dict(self) -> dict[str, JSON]:

@@ -285,10 +285,9 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     - `may_list`: whether the array may be listed. The processes of a job array, which write one
       part each, never list it, because there can be many of them.
     """
-    store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
-        return run.target.place.sweep(lambda: drivers_on(run.target))
-    return discard(store, metadata, found.unended)
+        return run.place.sweep(lambda: drivers_on(run.target))
+    return discard(run.store, metadata, found.unended)
 
 
 def unended(files: Iterable[JournalFile], number: int) -> list[Beginning]:

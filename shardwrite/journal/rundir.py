@@ -25,7 +25,9 @@ The steps of a run in order, and in italics what a crash after each step leaves 
    have no link yet, it makes those.*
 3. Take the old array out of the consolidated metadata of the groups above, where readers would go
    on to find it. *The old array, which these groups do not list.* With ``mode="w"``, rename it to
-   ``run-<run>/replaced``. *No array.*
+   ``run-<run>/replaced``. *No array.* If it is to stay until the new one is whole, this step is
+   left out, tasks write in ``run-<run>/array-new``, and step 5 ends with what
+   :mod:`shardwrite.journal.handover` describes. *The old array.*
 4. Commit shards, and enter those of each task into the journal. *Shards without metadata, so that
    readers find no array.*
 5. Publish ``zarr.json``. Then make the groups above that are missing, nearest first, and update
@@ -74,8 +76,10 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document
+from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document, target_at
 from shardwrite.records import OtherVersionError
+from shardwrite.stores.base import Store
+from shardwrite.stores.directories import STAGED
 from shardwrite.stores.looking import (
     is_there,
     listed,
@@ -153,6 +157,25 @@ class RunDirectory:
     def is_written_over(self) -> bool:
         """Whether objects of an old array stay until the new one is published, as in a bucket."""
         return self.replaces_array and not self.can_put_back
+
+    @property
+    def place(self) -> Place:
+        """Where the run writes: the place of its array, unless it builds that aside."""
+        if not self.record.aside:
+            return self.target.place
+        from shardwrite.journal.handover import built_in  # of arrays that are replaced
+
+        return built_in(self, self.target)
+
+    @property
+    def store(self) -> Store:
+        """Store of the objects that the run writes."""
+        return self.place.store
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the run builds its array aside, and readers still find another one, or none."""
+        return self.record.aside and self.place != self.target.place
 
     @property
     def keeps_values(self) -> bool:
@@ -258,6 +281,17 @@ class RunDirectory:
         """Directory for the part files of a driver's tasks, which hold encoded units."""
         return self.shared / f"parts-{driver}"
 
+    def staged(self, number: int) -> Target:
+        """Where an array lies with values that the run keeps until its end; see `runs.staged`."""
+        if self.target.in_store:
+            return target_at(cast("InStore", self.target.place).staged(self.run, number))
+        return target_at(Directory(self.path / STAGED / str(number)))
+
+    def remove_staged(self) -> None:
+        """Remove these arrays, as far as they do not go with the directory of the run."""
+        if self.target.in_store and self.record.identity.staged is not None:
+            cast("InStore", self.target.place).remove_staged(self)
+
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
         """Proof of which data are the run's own and may be removed; see `proof_in`."""
         return proof_in(self.path, self.target, self.run, keys)
@@ -274,6 +308,12 @@ class RunDirectory:
         - Raises RunEndedError if another process has taken the run over.
         """
         if not self.makes_array:
+            return
+        if self.record.aside:
+            from shardwrite.journal.handover import make_new  # of arrays that are replaced
+
+            with self._told_of_takeover():
+                make_new(self, self.target, durability)
             return
         above, level = self.target.above, durability
         replaces = self.record.replaces
@@ -358,7 +398,7 @@ class RunDirectory:
         """
         self.check_mark()
         document = listed(self.document)
-        self._write(self.target.place, DOCUMENT, dump(document), durability, driver)
+        self._write(self.place, DOCUMENT, dump(document), durability, driver)
         return document
 
     def publish_groups(
@@ -492,8 +532,20 @@ class RunDirectory:
         - Raises RunEndedError if the run has ended meanwhile.
         """
         if report is not None:
-            self._write(self.target.place, REPORT_NAME, report, durability, driver)
-        self._write(self.target.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+            self._write(self.place, REPORT_NAME, report, durability, driver)
+        self._write(self.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+
+    def hand_over(self, durability: str, driver: str) -> None:
+        """Let an array that was built aside take the place of the old one, after its receipt.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        if self.record.aside:
+            from shardwrite.journal.handover import hand_over  # of arrays that are replaced
+
+            self._check_current(driver)
+            with self._told_of_takeover():
+                hand_over(self, self.target, durability, partial(self.withdraw, durability, driver))
 
 
 def proof_in(
@@ -661,13 +713,16 @@ def holding(*targets: Target) -> Iterator[None]:
         yield
 
 
-def in_one_state(targets: Sequence[Target]) -> list[Target]:
-    """The same targets; those of one hierarchy in a bucket have their run state in one place."""
-    if sum(target.in_store for target in targets) < 2:
+def in_one_state(targets: Sequence[Target], *, begins: bool = False) -> list[Target]:
+    """The same targets; those of one hierarchy in a bucket have their run state in one place.
+
+    - `begins`: look for runs that make them and have their state elsewhere.
+    """
+    if not any(target.in_store for target in targets):
         return list(targets)
     from shardwrite.journal import state_work  # for states in buckets
 
-    return state_work.in_one_state(targets)
+    return state_work.in_one_state(targets, begins=begins)
 
 
 def located(target: Target) -> Target:

@@ -243,7 +243,9 @@ class Logs:
 
     def found(self) -> list[str]:
         """Keys of all objects of run state but the lease, in the order of each log."""
-        return sorted(set(self._store.list_keys(STATE_PREFIX)) - {LEASE})
+        keys = set(self._store.list_keys(STATE_PREFIX)) - {LEASE}
+        # Values that a run keeps lie deeper; see `InStore.staged`.
+        return sorted(key for key in keys if "/" not in key.removeprefix(STATE_PREFIX))
 
     def found_of(self, holder: str) -> list[str]:
         """Keys of the log of a holder, in its order."""

@@ -66,7 +66,14 @@ from shardwrite.journal.process import Process, forget_deadline, now, process_in
 from shardwrite.journal.state_lease import LEASE, StateLease, read_lease
 from shardwrite.journal.state_log import Changes, Logs, encode
 from shardwrite.place.run_state import state_name
-from shardwrite.place.target import ARRAYS, TOGETHER, UPDATES, StateInBucket, Target
+from shardwrite.place.target import (
+    ARRAYS,
+    TOGETHER,
+    UPDATES,
+    StateInBucket,
+    Target,
+    ways_to,
+)
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
@@ -480,48 +487,51 @@ def store_of(target: Target) -> WholeStore:
 # ---- Runs on several arrays, whose state lies in one of them
 
 
-def in_one_state(targets: Sequence[Target]) -> list[Target]:
+def in_one_state(targets: Sequence[Target], *, begins: bool) -> list[Target]:
     """The same targets. New arrays of one hierarchy in a bucket have their run state in one place.
 
     That is inside the first of them by name. So the same call finds it there again, and excludes
     other calls that write this array. Marks keep others away from the other arrays, and say where
-    the state of their run lies.
+    the state of their run lies. A call for some of the arrays, and for others, joins that run.
+
+    - `begins`: look at the marks.
     """
-    by_root: dict[str, list[Target]] = {}
-    for target in targets:
+    groups: dict[tuple[str, int], list[Target]] = {}
+    for target, way in zip(targets, ways_to(targets), strict=True):
         if target.state is not None and target.home is not None:
-            by_root.setdefault(_root_of(target), []).append(target)
-    states = {root: _first_state(of_root) for root, of_root in by_root.items()}
-    return [
-        target
-        if target.state is None or target.home is None
-        else target.kept_in(states[_root_of(target)])
-        for target in targets
-    ]
+            groups.setdefault((state_name(cast("InStore", target.top)), way), []).append(target)
+    states: dict[Target, StateInBucket] = {}
+    for group in groups.values():
+        placed = {one: state for one in group if (state := _placed(one, begins=begins))}
+        first = min(placed or group, key=lambda target: target.name)
+        own = placed.get(first) or cast("StateInBucket", first.state)
+        states |= {one: placed.get(one, own) for one in group}
+    return [target.kept_in(states[target]) if target in states else target for target in targets]
 
 
-def _root_of(target: Target) -> str:
-    return state_name(cast("InStore", target.top))
+def _placed(target: Target, *, begins: bool) -> StateInBucket | None:
+    """Where the run state of a target lies already, if that is known."""
+    if target.state is None or target.is_kept_elsewhere or target.state.directory in _works:
+        return target.state
+    return _marked_state(target) if begins else None
 
 
-def _first_state(targets: Sequence[Target]) -> StateInBucket:
-    """State of the first array, unless these targets have their state in one place already."""
-    shared = [target for target in targets if target.is_kept_elsewhere]
-    first = min(shared or targets, key=lambda target: target.name)
-    return cast("StateInBucket", first.state)
+def _marked_state(target: Target) -> StateInBucket | None:
+    """State of the run that makes an array in a bucket, as the mark of that run says, if any."""
+    state, place = target.state, cast("InStore", target.place)
+    if state is None or target.update or target.recovers:
+        return None
+    mark = place.mark
+    if not mark.keeper:
+        return state if mark.run else None
+    keeper = place.sibling(mark.array, mark.keeper)
+    return StateInBucket(keeper, state.directory.with_name(state_name(keeper)))
 
 
 def located(target: Target) -> Target:
     """The target with its run state where a run on several arrays keeps it, as its mark says."""
-    state, place = target.state, cast("InStore", target.place)
-    if state is None or target.update or target.is_kept_elsewhere:
-        return target
-    mark = place.mark
-    if not mark.keeper:
-        return target
-    keeper = place.sibling(mark.array, mark.keeper)
-    directory = state.directory.with_name(state_name(keeper))
-    return target.kept_in(StateInBucket(keeper, directory))
+    state = None if target.is_kept_elsewhere else _marked_state(target)
+    return target if state is None else target.kept_in(state)
 
 
 class _Alone(Work):

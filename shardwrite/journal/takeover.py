@@ -494,7 +494,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             if one.number == 0:  # which alone keeps some
                 give_room(one.path / "plan.json")
             if (metadata := left.get(one.number)) is not None:
-                store = one.target.store
+                store = one.store
                 if not one.makes_array:
                     recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
@@ -504,7 +504,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             tell(TAKEOVERS, logging.INFO, told, run=over.shared)
             for one in outputs:
                 if (metadata := left.get(one.number)) is not None:
-                    _leave(one, metadata, one.target.store)
+                    _leave(one, metadata, one.store)
             if any(one.record.replaces for one in outputs) or len(outputs) > 1:
                 # Whoever comes late finds no path by which it could move an old array again.
                 ended = replace(over, state=ENDED)
@@ -512,7 +512,11 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                 over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
         for one in outputs:
             if one.makes_array and one.number in left:
+                if one.record.aside and not own_journals:
+                    _list_again(one)
                 one.target.place.remove_mark(one)
+    for one in outputs:
+        one.remove_staged()
     for one in outputs:
         _move_plan(one)
     for one in outputs:
@@ -686,12 +690,24 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     if not over.makes_array:
         _leave_update(over, metadata, store)
         return
+    if over.record.aside:
+        from shardwrite.journal.handover import put_back  # of arrays that are replaced
+
+        put_back(over, over.target)
+        _list_again(over)
+        return
     if not over.record.replaces or is_there(over.path / "replaced"):
         over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
         over.target.place.take_away(over)
-    old = over.target.document_if_there if over.record.replaces else None
-    if old is not None:  # it stays, or is back, and groups may not list it any more
-        over.consolidate(old, over.target.durability(), over.run)
+    if over.record.replaces:
+        _list_again(over)
+
+
+def _list_again(over: RunDirectory) -> None:
+    """Have groups list the array that stands there, which they may have left out for a while."""
+    document = over.target.document_if_there
+    if document is not None:
+        over.consolidate(document, over.target.durability(), over.run)
 
 
 def _is_own(over: RunDirectory) -> bool:

@@ -36,7 +36,6 @@ from shardwrite.place.base import (
 from shardwrite.place.directory import Directory, remove_temporaries
 from shardwrite.place.objects import InStore
 from shardwrite.stores.base import (
-    ObjectEditor,
     ObjectReader,
     ObjectWriter,
     Store,
@@ -95,6 +94,20 @@ def place_in(store: Store, name: str, document: Document | None) -> TransformerP
     return TransformerPlace.of(store, name)
 
 
+def _same(name: str) -> Any:
+    """An attribute or a method of the store of the hierarchy."""
+    return property(lambda store: getattr(store._inner, name))  # noqa: SLF001 (of the class below)
+
+
+def _by_key(name: str) -> Any:
+    """A method of the store of the hierarchy, which is called with the key there."""
+
+    def method(store: TransformerStore, key: str, *arguments: Any) -> Any:
+        return getattr(store._inner, name)(store.key_below(key), *arguments)  # noqa: SLF001
+
+    return method
+
+
 class TransformerStore(Store):
     """The objects of one array of a hierarchy of 2022, under the keys of today."""
 
@@ -112,10 +125,12 @@ class TransformerStore(Store):
         root = self._inner.local_root
         return str(root / self._data) if root is not None else f"{self._inner!r}/{self._data}"
 
-    @property
-    def is_in_memory(self) -> bool:
-        """See :attr:`Store.is_in_memory`."""
-        return self._inner.is_in_memory
+    is_in_memory, owner = _same("is_in_memory"), _same("owner")
+    put_limit, scratch = _same("put_limit"), _same("scratch")
+    loses_changes = _same("loses_changes")
+    held_nbytes, check_nbytes = _same("held_nbytes"), _same("check_nbytes")
+    version, sync, edit = _by_key("version"), _by_key("sync"), _by_key("edit")
+    discard_temporary = _by_key("discard_temporary")
 
     @property
     def hierarchy_root(self) -> Path | None:
@@ -130,41 +145,17 @@ class TransformerStore(Store):
         return None if root is None else root / self._data
 
     @property
-    def owner(self) -> object:
-        """See :attr:`Store.owner`."""
-        return self._inner.owner
-
-    @property
     def token(self) -> str:
         """See :attr:`Store.token`."""
         return f"{self._inner.token.rstrip('/')}/{self._data}"
-
-    @property
-    def put_limit(self) -> int | None:
-        """See :attr:`Store.put_limit`."""
-        return self._inner.put_limit
-
-    @property
-    def scratch(self) -> str | None:
-        """See :attr:`Store.scratch`."""
-        return self._inner.scratch
 
     def via(self, directory: str) -> TransformerStore:
         """See :meth:`Store.via`."""
         return TransformerStore(self._inner.via(directory), self.name)
 
-    @property
-    def loses_changes(self) -> bool:
-        """See :attr:`Store.loses_changes`."""
-        return self._inner.loses_changes
-
     def exclusively(self) -> TransformerStore:
         """See :meth:`Store.exclusively`."""
         return TransformerStore(self._inner.exclusively(), self.name)
-
-    def held_nbytes(self, most_nbytes: int) -> int:
-        """See :meth:`Store.held_nbytes`."""
-        return self._inner.held_nbytes(most_nbytes)
 
     def at(self, path: str) -> Store:
         """See :meth:`Store.at`."""
@@ -212,10 +203,6 @@ class TransformerStore(Store):
         key = self.key_below(DOCUMENT)
         data = self._inner.read_whole(key, read_limit())
         return None if data is None else parse_document(data, key)
-
-    def version(self, key: str) -> Any:
-        """See :meth:`Store.version`."""
-        return self._inner.version(self.key_below(key))
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """See :meth:`Store.list_keys`; objects of arrays inside this one are not its own."""
@@ -270,28 +257,16 @@ class TransformerStore(Store):
             self._inner.create_new(DOCUMENT, _HIERARCHY)
         return self._inner.create_new(self.key_below(key), data)
 
-    def edit(self, key: str) -> ObjectEditor:
-        """See :meth:`Store.edit`."""
-        return self._inner.edit(self.key_below(key))
-
     def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
         """See :meth:`Store.check_sizes`."""
         data = self._inner.at(self._data)
         data.check_sizes(lambda key: most_of(self._key_above(f"{self._data}/{key}")))
-
-    def check_nbytes(self, most_nbytes: int, *, exists: bool = False) -> None:
-        """See :meth:`Store.check_nbytes`."""
-        self._inner.check_nbytes(most_nbytes, exists=exists)
 
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""
         self._inner.discard_scope(self.key_below(key), scope)
         if key == MARK_NAME:  # the document of the hierarchy is made with it
             self._inner.discard_scope(DOCUMENT, scope)
-
-    def discard_temporary(self, key: str, attempt: str) -> bool:
-        """See :meth:`Store.discard_temporary`."""
-        return self._inner.discard_temporary(self.key_below(key), attempt)
 
     def arrays(self) -> Iterator[str]:
         """Names of the arrays in the hierarchy."""
@@ -457,8 +432,9 @@ class TransformerPlace(InStore):
         return kind if self.base.node_inside() is None else "group"
 
     def is_occupied(self) -> bool:
-        """See :meth:`Place.is_occupied`."""
-        return InStore.is_occupied(self) or self.base.has_data()
+        """See :meth:`Place.is_occupied`; an array inside it may have no data."""
+        is_here = InStore.is_occupied(self) or self.base.has_data()
+        return is_here or self.base.node_inside() is not None
 
     def kind_for_group(self) -> str:
         """See :meth:`Place.kind_for_group`; groups have no documents here."""

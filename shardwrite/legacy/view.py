@@ -2,8 +2,19 @@
 
 A view has one key for each chunk, and the store below has one object for each shard. A read asks
 that store twice: for the indexes, and for the chunks. A write reads the shard, changes it, and puts
-it again as a whole. The coroutines of one event loop that write to the same shard take turns, also
-through different views of its store.
+it again as a whole.
+
+Changes of chunks wait in the `ShardChanges` of their shard. All views of its store in this process
+share it, and reads look into it first. The steps of a change:
+
+1. It is entered there, and may replace one that still waits.
+2. Coroutines of one event loop that write the same shard take turns. Whoever has the turn writes
+   all that waits, so that changes which are made at once cost one write.
+3. What is written waits no more. Only then does the call return.
+
+Inside a ``with`` statement, a view is a stream: a call returns after the first step. Shards are
+written when all of their chunks wait, when memory runs short, at a flush, and at the end. A crash
+loses what waits, and leaves each shard as it was written last.
 
 Nothing is known of the size of a shard whose index alone was read. So the second call of a read
 also asks for the last byte of an index behind the chunks that it reads. Stores in memory say which
@@ -18,10 +29,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
-from weakref import WeakValueDictionary
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeVar
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -34,6 +56,7 @@ from zarr.abc.store import (
 )
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer as CpuBuffer
+from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
 from shardwrite.checks import is_whole
@@ -42,29 +65,97 @@ from shardwrite.errors import CorruptShardError, SpecError, damage_in
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
 from shardwrite.legacy.transformer import ChunkKeys, ChunkPlace, checked_counts
+from shardwrite.plan.options import memory_limit_of
 from shardwrite.stores.base import check_key, is_plain_key
 from shardwrite.stores.bucket import BucketStore
 from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.looking import is_file, local_path
 from shardwrite.stores.zarr_store import kind_of
+from shardwrite.stream.backlog import Pending
 
-_Which = tuple[int, object, str]
-
-_locks: WeakValueDictionary[_Which, asyncio.Lock] = WeakValueDictionary()
-
-
-# ---- Locks of shards, which all views of a store in one event loop share
+# ---- Shards that change, which all views of a store in this process share
 
 
-def lock_of(store: Store, key: str) -> asyncio.Lock:
-    """Lock of an object in the running event loop, which exists as long as somebody uses it.
+_Data = bytes | memoryview | None  # an encoded chunk; None removes it
 
-    - `store`: the store of the object. Two stores of zarr-python give the same lock if they are
-      known to hold the same object: the same directory, the same memory, or the same place of a
-      bucket.
+_Changes = Mapping[int, _Data]  # by the rank of the chunk
+
+_ENTRY_NBYTES = 128
+"""Memory that a change takes beside its bytes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    """A change that waits; no two are equal."""
+
+    data: _Data
+    before: _Change | None  # what it replaces, until it is written or may wait for a flush
+    is_over: bool = False  # whether it was written or given up
+
+    @property
+    def nbytes(self) -> int:
+        return _ENTRY_NBYTES + len(self.data or b"")
+
+
+class ShardChanges:
+    """What waits to be written to one shard, and the turn of the coroutines that write it."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, _Change] = {}
+        self.nbytes = 0  # memory of what waits
+        self.n_steps = 0  # one more when a write begins, and when it ends
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._locks = WeakKeyDictionary()
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        """Lock of the shard in the running event loop."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    @contextlib.contextmanager
+    def entered(self, changes: _Changes) -> Iterator[None]:
+        """Let changes wait; if the block fails to write them, those wait again that were there."""
+        entries = {rank: _Change(data, self.waiting.get(rank)) for rank, data in changes.items()}
+        for rank, entry in entries.items():
+            self._replace(rank, entry)
+        try:
+            yield
+        except BaseException:
+            for rank, entry in entries.items():
+                entry.is_over, last = True, entry.before
+                while last is not None and last.is_over:
+                    last = last.before
+                if self.waiting.get(rank) is entry:
+                    self._replace(rank, last)
+            raise
+        for entry in entries.values():
+            entry.before = None
+
+    def drop(self, entries: Mapping[int, _Change]) -> None:
+        """Let entries wait no more, unless others have replaced them."""
+        for rank, entry in entries.items():
+            entry.is_over, entry.before = True, None
+            if self.waiting.get(rank) is entry:
+                self._replace(rank, None)
+
+    def _replace(self, rank: int, entry: _Change | None) -> None:
+        old = self.waiting.pop(rank, None)
+        self.nbytes -= 0 if old is None else old.nbytes
+        if entry is not None:
+            self.waiting[rank] = entry
+            self.nbytes += entry.nbytes
+
+
+_shards: WeakValueDictionary[tuple[object, str], ShardChanges] = WeakValueDictionary()
+
+
+def shard_of(store: Store, key: str) -> ShardChanges:
+    """What waits for an object; it exists as long as somebody uses it.
+
+    - `store`: the store of the object. Two stores of zarr-python give the same if they are known to
+      hold the same object: the same directory, the same memory, or the same place of a bucket.
     """
-    which = (id(asyncio.get_running_loop()), *_identity(store, key))
-    return _locks.setdefault(which, asyncio.Lock())
+    return _shards.setdefault(_identity(store, key), ShardChanges())
 
 
 def _identity(store: Store, key: str) -> tuple[object, str]:
@@ -96,6 +187,8 @@ _READS_AT_ONCE = 64
 
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors that zarr-python's own stores turn into None where one value is asked for."""
+
+_Values = TypeVar("_Values")
 
 Asked = tuple[str, ChunkPlace | None, ByteRequest | None]
 
@@ -228,13 +321,13 @@ class ShardReads:
             nbytes=nbytes,
         )
 
-    async def chunks(self, shard: str) -> dict[int, bytes]:
+    async def chunks(self, shard: str) -> dict[int, memoryview]:
         """Encoded chunks of a shard by their ranks; none if it is missing."""
         shard_object = await self._store.get(shard, default_buffer_prototype())
         if shard_object is None:
             return {}
-        data = shard_object.to_bytes()
-        index = self.decoded(shard, data[-self.codec.encoded_nbytes :], len(data))
+        data = memoryview(shard_object.to_bytes())
+        index = self.decoded(shard, bytes(data[-self.codec.encoded_nbytes :]), len(data))
         (ranks,) = np.nonzero(~index.is_empty)
         return {
             rank: data[offset : offset + nbytes]
@@ -272,17 +365,48 @@ def _range_in(wanted: ByteRequest | None, nbytes: int) -> tuple[int, int]:
 _AT_ONCE = 64
 """Indexes that a listing asks for at a time."""
 
+_WRITES_AT_ONCE = 2
+"""Shards that a flush writes at a time."""
+
+_DEFAULT_NBYTES = 2**28
+"""Memory of the chunks that wait in a stream, if a user does not say it."""
+
+
+class _Stream(Pending[str, ShardChanges]):
+    """Shards whose chunks wait, of a view and of those that are made of it."""
+
+    view: TransformerView | None = None  # the one that is, or was, used in a `with` statement
+    is_open = False  # whether it is
+
+    def count(self) -> None:
+        """Leave out the shards of which nothing waits; other views may have written some."""
+        self.shards = {key: shard for key, shard in self.shards.items() if shard.waiting}
+        self.nbytes = sum(shard.nbytes for shard in self.shards.values())
+
+
+_streams: WeakSet[_Stream] = WeakSet()
+
 
 class TransformerView(Store):
     """A store that presents the shards of arrays as one key for each chunk."""
 
     def __init__(
-        self, store: Store, counts: Shape, path: str = "", *, read_only: bool = False
+        self,
+        store: Store,
+        counts: Shape,
+        path: str = "",
+        *,
+        read_only: bool = False,
+        limit_nbytes: int = _DEFAULT_NBYTES,
     ) -> None:
         super().__init__(read_only=read_only or store.read_only)
         self._store = store
         self._keys = ChunkKeys(path, counts)
         self._reads = ShardReads(store, counts)
+        self._stream = _Stream(limit_nbytes)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_stream": _Stream(self._stream.limit_nbytes)}
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -301,17 +425,49 @@ class TransformerView(Store):
         await super()._open()
         await StorePath.open(self._store, "")  # opens it
 
+    def __enter__(self) -> Self:
+        self._stream.view, self._stream.is_open = self, True
+        _streams.add(self._stream)
+        return self
+
     def close(self) -> None:
-        """Close the view, and the store below."""
-        super().close()
-        self._store.close()
+        """Write what waits, and close the view and the store below."""
+        try:
+            self._stream.count()
+            if self._stream.shards:
+                _refuse_waiting_in_loop()
+                sync(self.flush())
+        finally:
+            self._stream.is_open = False
+            super().close()
+            self._store.close()
+
+    async def flush(self) -> None:
+        """Write all that waits, since the view is used in a ``with`` statement.
+
+        On return it is in the store below. After an error, what was not written still waits.
+        """
+        turns = asyncio.Semaphore(_WRITES_AT_ONCE)
+
+        async def one(key: str, shard: ShardChanges) -> None:
+            async with turns, shard.lock:
+                await self._write(key, shard)
+
+        shards = self._stream.shards.items()
+        results = await asyncio.gather(*(one(*item) for item in shards), return_exceptions=True)
+        self._stream.count()
+        for error in results:
+            if error is not None:
+                raise error
 
     def with_read_only(self, read_only: bool = False) -> TransformerView:
         """The same view, which can be written or not."""
         below = self._store
         if below.read_only and not read_only:
             below = below.with_read_only(read_only=False)
-        return TransformerView(below, self._keys.counts, self._keys.path, read_only=read_only)
+        view = TransformerView(below, self._keys.counts, self._keys.path, read_only=read_only)
+        view._stream = self._stream
+        return view
 
     @property
     def supports_writes(self) -> bool:
@@ -363,8 +519,30 @@ class TransformerView(Store):
         """
         wanted = [(key, part, is_plain_key(key)) for key, part in key_ranges]
         asked = [(key, self._keys.place(key), part) for key, part, is_plain in wanted if is_plain]
-        values = iter(await self._reads.values(prototype, asked))
+        names = {place.shard for _, place, _ in asked if place is not None}
+        shards = {name: shard_of(self._store, name) for name in names}
+        values = iter(
+            await _read_unchanged(shards.values(), lambda: self._values(prototype, asked, shards))
+        )
         return [next(values) if is_plain else None for _, _, is_plain in wanted]
+
+    async def _values(
+        self, prototype: BufferPrototype, asked: Sequence[Asked], shards: Mapping[str, ShardChanges]
+    ) -> list[Buffer | None]:
+        """Values that wait in shards, and those of the store below."""
+        results: list[Buffer | None] = [None] * len(asked)
+        stored = []
+        for n, (_, place, part) in enumerate(asked):
+            if place is None or place.rank not in shards[place.shard].waiting:
+                stored.append(n)
+                continue
+            data = shards[place.shard].waiting[place.rank].data
+            if data is not None:
+                results[n] = prototype.buffer.from_bytes(data[slice(*_range_in(part, len(data)))])
+        values = await self._reads.values(prototype, [asked[n] for n in stored])
+        for n, value in zip(stored, values, strict=True):
+            results[n] = value
+        return results
 
     async def exists(self, key: str) -> bool:
         """Whether there is a value."""
@@ -393,6 +571,10 @@ class TransformerView(Store):
 
     async def _nbytes(self, place: ChunkPlace) -> int | None:
         """Size of a chunk in bytes; None if it is missing."""
+        shard = shard_of(self._store, place.shard)
+        if place.rank in shard.waiting:
+            data = shard.waiting[place.rank].data
+            return None if data is None else len(data)
         index = (await self._reads.indexes([place.shard]))[place.shard]
         if index is None or index.is_empty[place.rank]:
             return None
@@ -401,7 +583,7 @@ class TransformerView(Store):
     # ---- writing
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Put a value; that of a chunk by writing its shard again."""
+        """Put a value; that of a chunk by writing its shard again, in a stream not at once."""
         await self._set(key, value, replaces=True)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
@@ -420,11 +602,80 @@ class TransformerView(Store):
             put = self._store.set if replaces else self._store.set_if_not_exists
             await put(key, value)
             return
-        async with lock_of(self._store, place.shard):
-            chunks = await self._reads.chunks(place.shard)
-            if replaces or place.rank not in chunks:
-                chunks[place.rank] = value.to_bytes()
-                await self._put(place.shard, chunks)
+        changes = {place.rank: value.to_bytes()}
+        if replaces:
+            await self._change(place.shard, changes)
+            return
+
+        async def unless_there(_shard: ShardChanges) -> _Changes:
+            return {} if await self._nbytes(place) is not None else changes
+
+        await self._change_alone(place.shard, unless_there)
+
+    async def _change(self, key: str, changes: _Changes) -> None:
+        """Change chunks of a shard; see the head of this module."""
+        shard = shard_of(self._store, key)
+        with shard.entered(changes):
+            if not self._stream.is_open:
+                async with shard.lock:
+                    await self._write(key, shard)
+        await self._write_due(key, shard, changes)
+
+    async def _change_alone(
+        self, key: str, changes_of: Callable[[ShardChanges], Awaitable[_Changes]]
+    ) -> None:
+        """Change chunks of a shard by what is there, while nobody else changes it."""
+        shard = shard_of(self._store, key)
+        async with shard.lock:
+            changes = await changes_of(shard)
+            with shard.entered(changes):
+                if changes and not self._stream.is_open:
+                    await self._write(key, shard)
+        await self._write_due(key, shard, changes)
+
+    async def _write_due(self, key: str, shard: ShardChanges, changes: _Changes) -> None:
+        """In a stream, let a shard wait, and write the one that is due."""
+        stream = self._stream
+        if not stream.is_open or not changes:
+            return
+        stream.shards[key] = shard
+        stream.nbytes += sum(_ENTRY_NBYTES + len(data or b"") for data in changes.values())
+        if stream.nbytes > stream.limit_nbytes:
+            stream.count()
+        due = stream.due(key, is_whole=self._is_whole(shard))
+        if due is not None:
+            shard = stream.shards[due]
+            async with shard.lock:
+                await self._write(due, shard)
+            stream.count()
+
+    def _is_whole(self, shard: ShardChanges) -> bool:
+        return len(shard.waiting) == math.prod(self._keys.counts)
+
+    async def _write(self, key: str, shard: ShardChanges) -> None:
+        """Write a shard with all that waits; the caller has the lock."""
+        entries, stored = dict(shard.waiting), dict[int, memoryview]()
+        if not entries:
+            return
+        if all(entry.data is None for entry in entries.values()):
+            index = (await self._reads.indexes([key]))[key]
+            there = set() if index is None else set(np.flatnonzero(~index.is_empty).tolist())
+            if index is None or (there and there.isdisjoint(entries)):
+                shard.drop(entries)
+                return
+            if not there <= entries.keys():
+                stored = await self._reads.chunks(key)
+        elif not self._is_whole(shard):
+            stored = await self._reads.chunks(key)
+        entries = dict(shard.waiting)
+        changed: dict[int, _Data] = {**stored, **{r: entry.data for r, entry in entries.items()}}
+        chunks = {rank: data for rank, data in changed.items() if data is not None}
+        shard.n_steps += 1
+        try:
+            await (self._put(key, chunks) if chunks else self._delete_object(key))
+        finally:
+            shard.n_steps += 1
+        shard.drop(entries)
 
     async def set_partial_values(
         self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
@@ -446,20 +697,27 @@ class TransformerView(Store):
 
     async def _patch(self, name: str, parts: Sequence[tuple[str, int, bytes]]) -> None:
         """Overwrite parts of one object, or of chunks of one shard."""
-        async with lock_of(self._store, name):
-            if not self._keys.is_of_grid(name):
+        if not self._keys.is_of_grid(name):
+            async with shard_of(self._store, name).lock:
                 object_below = await self._store.get(name, default_buffer_prototype())
                 value = None if object_below is None else object_below.to_bytes()
                 for key, start, data in parts:
                     value = _patched(key, value, start, data)
                 await self._store.set(name, CpuBuffer.from_bytes(value or b""))
                 return
-            chunks = await self._reads.chunks(name)
+
+        async def patched(shard: ShardChanges) -> _Changes:
+            values: dict[int, _Data] = {**await self._reads.chunks(name)}
+            values |= {rank: entry.data for rank, entry in shard.waiting.items()}
+            changed = set[int]()
             for key, start, data in parts:
                 place = self._keys.place(key)
                 if place is not None:
-                    chunks[place.rank] = _patched(key, chunks.get(place.rank), start, data)
-            await self._put(name, chunks)
+                    values[place.rank] = _patched(key, values.get(place.rank), start, data)
+                    changed.add(place.rank)
+            return {rank: values[rank] for rank in changed}
+
+        await self._change_alone(name, patched)
 
     async def delete(self, key: str) -> None:
         """Remove a value, which may be missing."""
@@ -484,7 +742,7 @@ class TransformerView(Store):
                 shards.setdefault(place.shard, set()).add(place.rank)
         await asyncio.gather(
             *(self._delete_object(key) for key in others),
-            *(self._erase(shard, ranks) for shard, ranks in shards.items()),
+            *(self._change(shard, dict.fromkeys(ranks)) for shard, ranks in shards.items()),
         )
 
     async def _delete_object(self, key: str) -> None:
@@ -496,23 +754,13 @@ class TransformerView(Store):
         if await there(key):
             await self._store.delete(key)
 
-    async def _erase(self, shard: str, ranks: Collection[int]) -> None:
-        async with lock_of(self._store, shard):
-            index = (await self._reads.indexes([shard]))[shard]
-            stored = set() if index is None else set(np.flatnonzero(~index.is_empty).tolist())
-            if index is None or (stored and stored.isdisjoint(ranks)):
-                return
-            if stored <= set(ranks):
-                await self._store.delete(shard)
-                return
-            chunks = await self._reads.chunks(shard)
-            await self._put(shard, {r: data for r, data in chunks.items() if r not in ranks})
-
     async def erase_prefix(self, prefix: str) -> None:
         """Remove all values whose keys begin with `prefix`."""
         self._check_writable()
         if not _begins_plain(prefix):
             return
+        self._drop_waiting(prefix)
+        await _flush_streams()
         if self._keys.is_whole(prefix):
             async for _ in self._below(prefix):  # some stores would take an object for a directory
                 await self._store.delete_dir(prefix)
@@ -531,8 +779,14 @@ class TransformerView(Store):
 
     async def _remove(self, key: str) -> None:
         """Remove an object of the store below."""
-        async with lock_of(self._store, key):
+        async with shard_of(self._store, key).lock:
             await self._store.delete(key)
+
+    def _drop_waiting(self, prefix: str) -> None:
+        """Drop what waits for shards that are removed, and that may be damaged."""
+        for key, shard in self._stream.shards.items():
+            if self._keys.is_begun(key, prefix):
+                shard.drop(dict(shard.waiting))
 
     async def delete_dir(self, prefix: str) -> None:
         """Remove all values below a path."""
@@ -542,9 +796,11 @@ class TransformerView(Store):
     async def clear(self) -> None:
         """Remove all values."""
         self._check_writable()
+        self._drop_waiting("")
+        await _flush_streams()
         await self._store.clear()
 
-    async def _put(self, shard: str, chunks: Mapping[int, bytes]) -> None:
+    async def _put(self, shard: str, chunks: Mapping[int, bytes | memoryview]) -> None:
         """Write a shard from its encoded chunks, in row-major order."""
         codec = self._reads.codec
         nbytes = np.full(codec.encoded_nbytes // 16, -1, np.int64)
@@ -564,6 +820,8 @@ class TransformerView(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """All keys that begin with `prefix`."""
+        _check_prefix(prefix)
+        await _flush_streams()
         async for key in self._expanded(self._below(prefix)):
             if key.startswith(prefix):
                 yield key
@@ -608,6 +866,7 @@ class TransformerView(Store):
         directory = f"{path}/" if path else ""
         if not _begins_plain(directory):
             return
+        await _flush_streams()
         is_whole = self._keys.is_whole(directory)
         names = [name async for name in self._store.list_dir(path)] if is_whole else [path]
         if path in names or any(self._keys.holds_chunks(directory + name) for name in names):
@@ -615,6 +874,47 @@ class TransformerView(Store):
             names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in keys))
         for name in names:
             yield name
+
+
+async def _flush_streams() -> None:
+    """Write what waits in this process, as the store below is asked which keys it has."""
+    for stream in list(_streams):
+        if stream.is_open and stream.view is not None:
+            await stream.view.flush()
+
+
+async def _read_unchanged(
+    shards: Collection[ShardChanges], read: Callable[[], Awaitable[_Values]]
+) -> _Values:
+    """What `read` reads of shards, again and alone if one of them was written meanwhile."""
+    shards = sorted({*shards}, key=id)  # in one order, as others may wait for the same locks
+    before = [shard.n_steps for shard in shards]
+    try:
+        if not any(n % 2 for n in before):
+            values = await read()
+            if before == [shard.n_steps for shard in shards]:
+                return values
+    except Exception:
+        if before == [shard.n_steps for shard in shards]:
+            raise
+    async with contextlib.AsyncExitStack() as stack:
+        for shard in shards:
+            await stack.enter_async_context(shard.lock)
+        return await read()
+
+
+def _refuse_waiting_in_loop() -> None:
+    """Refuse to wait for a flush in the thread of an event loop, which would stand still."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SpecError(
+        "a coroutine closes it, and chunks wait to be written",
+        field="view",
+        value="close()",
+        remedy="await view.flush() first",
+    )
 
 
 def _begins_plain(prefix: str) -> bool:
@@ -655,7 +955,7 @@ def _new_bytes(value: object) -> bytes:
         ) from None
 
 
-def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:
+def _patched(key: str, old: bytes | memoryview | None, start: int, data: bytes) -> bytes:
     """A value in which bytes from `start` on are replaced."""
     size = len(old or b"")
     if not -size <= start <= size:
@@ -675,7 +975,12 @@ def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:
 
 @public
 def transformer_view(
-    store: Any, chunks_per_shard: Any, *, path: str = "", read_only: bool = False
+    store: Any,
+    chunks_per_shard: Any,
+    *,
+    path: str = "",
+    read_only: bool = False,
+    memory_limit: int | str | None = None,
 ) -> TransformerView:
     """View the shards of an array as a store with one key for each chunk.
 
@@ -694,6 +999,10 @@ def transformer_view(
         ends as those of chunks, with one number for each axis, is that of a chunk.
     read_only : bool, optional
         Refuse all changes.
+    memory_limit : int or str, optional
+        Bytes of chunks that may wait to be written in a ``with`` statement, as a number or a text
+        such as ``"1 GiB"``; 256 MiB by default. Writing a shard takes about three times its size
+        besides.
 
     Returns
     -------
@@ -708,9 +1017,14 @@ def transformer_view(
 
     Notes
     -----
-    To write a chunk is to write its whole shard again. The coroutines of one event loop take
-    turns, so that zarr-python can write the chunks of a shard at once, also through several views
-    of one store. Two processes must not write chunks of the same shard at the same time.
+    To write a chunk is to write its whole shard again. Write many chunks in a ``with`` statement:
+    then a shard is written when all of its chunks were given, when `memory_limit` is reached, by
+    ``await view.flush()``, and at the end of the statement. Until then, only this process sees
+    what was given, through any view of the store, and a crash loses it.
+
+    The coroutines of one event loop take turns, so that zarr-python can write the chunks of a
+    shard at once, also through several views of one store. Two processes must not write chunks of
+    the same shard at the same time.
 
     A shard whose index cannot be right raises `CorruptShardError`.
 
@@ -721,7 +1035,8 @@ def transformer_view(
     >>> below = zarr.storage.MemoryStore(objects)
     >>> view = shardwrite.transformer_view(below, (2, 2))
     >>> x = zarr.create_array(view, shape=(8, 8), chunks=(2, 2), dtype="u1", compressors=None)
-    >>> x[...] = np.arange(64).reshape(8, 8)
+    >>> with view:
+    ...     x[...] = np.arange(64).reshape(8, 8)
     >>> int(x[5, 3])
     43
     >>> sorted(key for key in objects if key != "zarr.json")
@@ -741,7 +1056,8 @@ def transformer_view(
         remedy = 'give the path of an array, for instance "data/root/x"'
         raise SpecError("not a path in a store", field="path", value=path, remedy=remedy)
     counts = checked_counts(chunks_per_shard)
-    return TransformerView(store, counts, path, read_only=read_only)
+    limit = memory_limit_of(memory_limit) or _DEFAULT_NBYTES
+    return TransformerView(store, counts, path, read_only=read_only, limit_nbytes=limit)
 
 
 def _directory(given: Any) -> str:

@@ -18,6 +18,7 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import unravel
 from shardwrite.journal.begin import tidied_run
+from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import look_beside, refuse_overlapping_runs
 from shardwrite.journal.rundir import holding
 from shardwrite.operations.keywords import ProgressKeywords, UpdateKeywords
@@ -42,7 +43,6 @@ from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import Run, reporting
 from shardwrite.runs.job import Job, RunOptions, intent_of
-from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.old_shards import shards_at_ends
 from shardwrite.runs.stored_chunks import StoredChunks
 
@@ -205,7 +205,7 @@ def compact(call: CompactArguments) -> Compaction:
                 Run.open([job], engine, on_report, "again") as run,
             ):
                 before, wasteful = looked_at(target, array, above)
-                good = ledger_of(array, before)
+                good = Ledger.of(metadata.grid, before)
                 good.forget(np.flatnonzero(wasteful).tolist())
                 run.session.resume_from(good)
                 run.execute(publish=False)

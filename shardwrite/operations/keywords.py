@@ -26,6 +26,7 @@ from shardwrite.options import (
     ProcessKeywords,
     ResumeKeywords,
     RunKeywords,
+    StagedKeywords,
     StateKeywords,
     StrategyKeywords,
     ViaKeywords,
@@ -152,6 +153,7 @@ class NewKeywords(
     ExclusiveKeywords,
     ViaKeywords,
     StateKeywords,
+    StagedKeywords,
     CastKeywords,
     LayoutKeywords,
 ):
@@ -331,6 +333,7 @@ class PlanRegionArguments(
     EmptyKeywords,
     ProcessKeywords,
     GraphKeywords,
+    StagedKeywords,
     CastKeywords,
     NameKeywords,
 ):

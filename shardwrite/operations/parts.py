@@ -8,8 +8,9 @@ cut into parts and published together.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 from shardwrite.checks import whole
 from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking
-from shardwrite.errors import RunEndedError, SpecError
+from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.document import other_format
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory, in_one_state, located
 from shardwrite.operations.keywords import FinalizeKeywords, ProgressKeywords
@@ -57,7 +59,13 @@ from shardwrite.read.array import open_at
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import Run
-from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, run_on
+from shardwrite.runs.in_parts import (
+    prepare_jobs,
+    refuse_missing,
+    refuse_unwritten,
+    remedy_of_parts,
+    runs_on,
+)
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.kept import check_kept
 from shardwrite.runs.result import WriteResult
@@ -407,8 +415,8 @@ def _refuse_own_way(run: RunDirectory, engine: LocalEngine, run_dir: Any) -> Non
 
 def _metadata_at(target: Target) -> ArrayMetadata:
     """Metadata of an array that was begun, or is published."""
-    with run_on(target, None) as run:
-        if run is not None and run.makes_array:
+    with runs_on([target], None) as runs:
+        for run in runs.values():
             return parse_metadata(json.dumps(run.document))
     result_left(target, lambda _: True, how_to_begin=_HOW_TO_BEGIN)
     return open_at(target.place).metadata
@@ -500,7 +508,9 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
         if own is None:
             trusts = call.trust_journals
             with Run.open([job_of(run)], engine, mode="end", trusts_journals=trusts) as joined:
-                refuse_missing(joined.session.job, joined.session.ledger, n_parts)
+                ledger = joined.session.ledger
+                with _telling_of_all(run, engine, job_of, n_parts, ledger):
+                    refuse_missing(joined.session.job, ledger, n_parts)
                 return joined.finish()[0]
         result = own.finish(n_parts, call.progress, keep_report=call.keep_report)
         return counted_at(target, result)
@@ -508,7 +518,8 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
     def check(run: RunDirectory) -> None:
         own = run_in_parts(run, engine, call.run_dir)
         if own is None:
-            refuse_unwritten(job_of(run), run, n_parts)
+            with _telling_of_all(run, engine, job_of, n_parts):
+                refuse_unwritten(job_of(run), run, n_parts)
         else:
             own.check(n_parts)
 
@@ -516,6 +527,39 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
     result = working_on(target, finish, look=look, check=check)
     enter_at(target, call.run_dir)
     return result
+
+
+@contextlib.contextmanager
+def _telling_of_all(
+    run: RunDirectory,
+    engine: LocalEngine,
+    job_of: Callable[[RunDirectory], Job],
+    n_parts: int | None,
+    ledger: Ledger | None = None,
+) -> Iterator[None]:
+    """Have the error that shards of an array are missing tell of all arrays of its run.
+
+    - `ledger`: the shards of the array, if indexes were looked at.
+    """
+    try:
+        yield
+    except IncompleteError as alone:
+        if run.record.together is None:
+            raise
+        every = ArraysInParts.of_run(run, engine, job_of)
+        runs = {one.number: one for one in run.outputs()}
+        try:
+            every.refuse_unwritten(n_parts, runs, {} if ledger is None else {run.number: ledger})
+        except IncompleteError as error:
+            if n_parts is not None:
+                of_one = remedy_of_parts(alone.fields["parts"], n_parts)
+                error.add_note(
+                    f"The parts are those of all {len(runs):,} arrays of the run, which names= "
+                    "(--names) cuts together. If each was cut alone, by name= (--name), then of "
+                    f"{run.target.name} {of_one}"
+                )
+            raise error from None
+        raise
 
 
 def _finalize_several(
@@ -579,9 +623,15 @@ def working_on(
       counts.
     """
     ended: RunEndedError | None = None
+
+    def check_all(runs: Mapping[int, RunDirectory]) -> None:
+        for run in runs.values():
+            if check is not None:
+                check(run)
+
     try:
-        with run_on(target, check) as run:
-            if run is not None and run.makes_array:
+        with runs_on([target], None if check is None else check_all) as runs:
+            for run in runs.values():
                 return work(run)
     except RunEndedError as error:
         ended = error

@@ -78,10 +78,14 @@ def with_traffic(plan: Plan, target: Target) -> Plan:
     ratio = plan.compression_ratio or 1.0
     per_index = plan.metadata.index_codec.encoded_nbytes
     read = 0 if plan.region is None else len(plan.shared_shards) * plan.metadata.plain_nbytes
+    put = int(plan.metadata.raw_nbytes / ratio) + plan.n_shards * per_index
+    if plan.staged_with is not None and target.in_store:
+        of_values = _of_values(store, plan)
+        requests, put, read = requests + of_values[0], put + of_values[1], read + of_values[2]
     traffic = Traffic(
         requests=requests,
         hourly=_hourly() if target.in_store else Requests(),
-        put_nbytes=int(plan.metadata.raw_nbytes / ratio) + plan.n_shards * per_index,
+        put_nbytes=put,
         get_nbytes=read,
         is_expected=plan.compression_ratio is not None,
     )
@@ -148,6 +152,32 @@ def _for_shared(plan: Plan, n_opens: int) -> Requests:
     if not plan.partition.is_fused:  # each block looks at what it keeps of a chunk
         n_get += plan.partition.n_blocks * n_opens
     return Requests(n_get=n_get)
+
+
+def _of_values(store: BucketStore, plan: Plan) -> tuple[Requests, int, int]:
+    """Requests and bytes, put and read, of values that are kept until all shards are written."""
+    grid, region = plan.metadata.grid, plan.region
+    if region is None:
+        raise TypeError("a plan of an update has a region")
+    n_opens = 2 if store.url.startswith("az:") else 1
+    n_shards, n_touched, n_chunks = 1, 1, 1
+    for sizes, start, stop, shard, chunk in zip(
+        plan.source.chunks, region.start, region.stop, grid.shards, grid.chunks, strict=True
+    ):
+        edges = np.clip(np.cumsum([0, *sizes]), start, stop) - start  # without the margins
+        first, last = edges[:-1][np.diff(edges) > 0], edges[1:][np.diff(edges) > 0]
+        n_shards *= ceil_div(stop - start, shard)
+        n_touched *= int((-(-last // shard) - first // shard).sum())
+        n_chunks *= int((-(-last // chunk) - first // chunk).sum())
+    per_index = plan.metadata.index_codec.encoded_nbytes
+    requests = TRIED + _NEW + _STATE + Requests(n_list=2 + n_shards // LISTED_AT_ONCE)
+    requests += Requests(n_put=n_shards, n_get=n_shards + n_touched * n_opens + n_chunks)
+    tails = n_touched * TAIL_NBYTES  # which are read with the index
+    return (
+        requests,
+        2 * plan.kept_nbytes + n_shards * per_index,
+        n_chunks * math.prod(grid.chunks) * plan.metadata.itemsize + tails,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError, printable
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT, without_keys
-from shardwrite.grid import unravel
 from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
@@ -72,7 +71,6 @@ from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
 from shardwrite.runs.execute import Run
 from shardwrite.runs.job import ChunkSource, Job, NoChunks, RunOptions
-from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.result import WriteResult, finished, incomplete
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.base import Store, changed_meanwhile
@@ -435,18 +433,14 @@ class _Shards:
         """Ranks of the shards that have no object."""
         return np.setdiff1d(np.arange(self.array.metadata.grid.n_shards), self.table.ranks)
 
-    def key(self, rank: int) -> str:
-        """Key of a shard."""
-        metadata = self.array.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
-
     def report(self) -> Recovery:
         """What was there."""
+        key_of = self.array.metadata.key_of_rank
         return Recovery(
             path=self.job.target.label,
             n_shards=self.array.metadata.grid.n_shards,
             n_good=len(self.good),
-            bad=tuple(f"{self.key(rank)}: {message}" for rank, message in self.table.problems),
+            bad=tuple(f"{key_of(rank)}: {message}" for rank, message in self.table.problems),
             n_missing=len(self.missing),
             n_temporaries=self.n_temporaries,
         )
@@ -470,13 +464,11 @@ class _Shards:
         """
         job, engine, array, good = self.job, self.engine, self.array, self.good
         job.target.place.sweep(partial(drivers_on, job.target))
-        ledger = ledger_of(array, self.table)
+        ledger = Ledger.of(array.metadata.grid, self.table)
         now = inspect_shards(engine, array, good, deep=False)
-        is_other = (now.stored_nbytes != ledger.nbytes[good]) | (
-            now.index_crcs != ledger.index_crcs[good]
-        )
-        if is_other.any():
-            raise changed_meanwhile(self.key(int(good[is_other][0])))
+        differing = now.against(ledger.nbytes, ledger.index_crcs).all
+        if len(differing):
+            raise changed_meanwhile(array.metadata.key_of_rank(differing[0]))
         if job.durability != "none":
             of_objects(engine, array, good, _sync)
         ledger.forget(self.table.bad)

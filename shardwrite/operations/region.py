@@ -34,10 +34,10 @@ from shardwrite.read.array import open_at, open_sharded
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
-from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.staged import execute_staged, staged_where_read
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.seams import all_of
 
@@ -77,8 +77,10 @@ def plan_region(call: PlanRegionArguments) -> Plan:
     where = Where(call.region, call.axis, call.casting)
     target = target_via(resolve_target(call.store, call.name, call.run_dir), call.via)
     options, drops = options_from(call, PlanOptions), call.drop_hdf5
-    _, planned = region_plan(call.x, target, where, active_engine(), options, drop_hdf5=drops)
-    return with_traffic(planned, target_of_update(target, planned))
+    run, engine = RunOptions(mode="r+", drop_hdf5=drops), active_engine()
+    _, job = region_job(call.x, target, where, engine, options, run)
+    (job,) = staged_where_read([job], engine, is_asked=call.staged)
+    return with_traffic(job.plan, job.target)
 
 
 if TYPE_CHECKING:
@@ -168,11 +170,13 @@ def write_into(call: RegionArguments) -> WriteResult | Delayed | dask.array.Arra
     if not call.compute:
         with holding(target):
             source, job = region_job(call.x, target, where, engine, options, run)
+            (job,) = staged_where_read([job], engine, is_asked=call.staged)
             rest = as_delayed([job], engine)
         return stored_array(job, source, rest) if call.return_stored else rest
     with holding(target):  # as the plan depends on what earlier runs have left
         source, job = region_job(call.x, target, where, engine, options, run)
-        (result,) = execute([job], engine, call.progress)
+        (job,) = staged_where_read([job], engine, is_asked=call.staged)
+        (result,) = execute_staged([job], engine, call.progress)
     return stored_array(job, source) if call.return_stored else result
 
 
@@ -323,9 +327,9 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
     for name, source in tree.arrays:
         place = tree.place.member(name) if name else tree.place
         if not isinstance(place, Directory):
-            told = place.unknown_run()  # its state may lie in another array, or on another machine
-            if told:
-                raise JournalError(f"{told}. {_END_IT}", path=source.label)
+            unknown = place.unknown_run()  # its state may lie in another array, or elsewhere
+            if unknown is not None:
+                raise JournalError(f"{unknown.told}. {_END_IT}", path=source.label)
             refuse_unfinished(place, _END_IT)
             continue
         beside = look_beside(Target(place, place.beside))

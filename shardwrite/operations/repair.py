@@ -77,7 +77,6 @@ from shardwrite.read.inspection import inspect_shards, of_objects
 from shardwrite.results import Facts, Result, counted
 from shardwrite.runs.begin import check_unshared, check_updatable
 from shardwrite.runs.job import RunOptions
-from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.source_array import as_source_array, as_written_array, check_meaning
@@ -380,9 +379,9 @@ def repair(call: RepairArguments) -> Repair:
             check_updatable(target.store, usual)
             check_unshared(target)
             require_trusted(target)
-            told = target.place.unknown_run() if run is None else ""
-            if told:
-                raise JournalError(f"{told}; then call repair again", path=target.label)
+            unknown = target.place.unknown_run() if run is None else None
+            if unknown is not None:
+                raise JournalError(f"{unknown.told}; then call repair again", path=target.label)
         ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
         n_temporaries = _left_over(target, is_look=is_look)
         if not is_look:
@@ -504,7 +503,7 @@ def _write_again(
     def look() -> Ledger:
         replaced.update(_replaced_since(target, array, seen))
         there = np.union1d(good, sorted(replaced)).astype(np.int64)
-        return ledger_of(array, inspect_shards(engine, array, there, deep=False))
+        return Ledger.of(grid, inspect_shards(engine, array, there, deep=False))
 
     metadata = parse_metadata(array.metadata.text, writing=True)
     bad = BadShards(target, metadata, frozenset(ranks), _prefix(seen), look)

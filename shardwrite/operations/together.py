@@ -12,6 +12,7 @@ from functools import partial
 
 from shardwrite.engines.local import Engine
 from shardwrite.errors import IncompleteError, RunEndedError
+from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.operations.steps import counted_at
@@ -22,7 +23,6 @@ from shardwrite.runs.in_parts import (
     refuse_missing,
     refuse_unwritten,
     remedy_of_parts,
-    run_on,
     runs_on,
 )
 from shardwrite.runs.job import Job
@@ -63,6 +63,21 @@ class ArraysInParts:
     how_to_begin: str  # remedy if nothing was begun
     _failed: dict[int, IncompleteError] = field(default_factory=dict)  # by the number of the array
 
+    @classmethod
+    def of_run(
+        cls, run: RunDirectory, engine: Engine, job_of: Callable[[RunDirectory], Job]
+    ) -> ArraysInParts:
+        """All arrays of a run, in the order in which it was begun with them."""
+        jobs = [job_of(one) for one in sorted(run.outputs(), key=lambda one: one.number)]
+        arrays = [
+            ArrayInParts(
+                job.target.name or job.target.label, job.target, job.plan.raw_nbytes, job_of
+            )
+            for job in jobs
+        ]
+        top = run.target.top
+        return cls(run.target.label if top is None else top.label, arrays, engine, "")
+
     def write(
         self, index: int, count: int, progress: bool | OnReport
     ) -> dict[int, tuple[WriteResult, Part | None]]:
@@ -73,17 +88,16 @@ class ArraysInParts:
         """
         done: dict[int, tuple[WriteResult, Part | None]] = {}
         begun: dict[int, Job] = {}
+        stretches = dict(enumerate(among for _, among in self._stretches()))
+        chosen = [n for n, among in stretches.items() if among.may_have(index, count)]
         try:
-            with contextlib.ExitStack() as stack:
-                for number, (one, among) in enumerate(self._stretches()):
-                    if not among.may_have(index, count):
-                        continue
-                    run = stack.enter_context(run_on(one.target, None))
-                    if run is None or not run.makes_array:
+            with runs_on([self.arrays[number].target for number in chosen], None) as runs:
+                for position, number in enumerate(chosen):
+                    if position not in runs:
                         done[number] = self._left(number), None
                         continue
-                    job = one.job_of(run)
-                    part = job.plan.part(index, count, among)
+                    job = self.arrays[number].job_of(runs[position])
+                    part = job.plan.part(index, count, stretches[number])
                     if part.groups:
                         begun[number] = replace(job, part=part)
                 jobs = list(begun.values())
@@ -104,16 +118,8 @@ class ArraysInParts:
         results: dict[int, WriteResult] = {}
         targets = [one.target for one in self.arrays]
         stretches = [among for _, among in self._stretches()]
-
-        def check_written(runs: Mapping[int, RunDirectory]) -> None:
-            for number, run in runs.items():
-                with self._collecting(number):
-                    job = self.arrays[number].job_of(run)
-                    refuse_unwritten(job, run, n_parts, stretches[number])
-            self._refuse(n_parts)
-
         try:
-            with runs_on(targets, check_written) as runs:
+            with runs_on(targets, partial(self.refuse_unwritten, n_parts)) as runs:
                 jobs = [self.arrays[number].job_of(run) for number, run in runs.items()]
                 trusts = trusts_journals
                 with Run.open(jobs, self.engine, mode="end", trusts_journals=trusts) as joined:
@@ -129,6 +135,27 @@ class ArraysInParts:
         except RunEndedError as error:
             results = {n: self._left(n, looks=True, ended=error) for n in range(len(targets))}
         return [result for _, result in sorted(results.items())]
+
+    def refuse_unwritten(
+        self,
+        n_parts: int | None,
+        runs: Mapping[int, RunDirectory],
+        ledgers: Mapping[int, Ledger] | None = None,
+    ) -> None:
+        """Refuse to publish if shards are missing, as journals tell.
+
+        - `ledgers`: what is known better of some of the arrays.
+        - Raises IncompleteError if shards are missing in one of them.
+        """
+        stretches = [among for _, among in self._stretches()]
+        for number, run in runs.items():
+            with self._collecting(number):
+                job, ledger = self.arrays[number].job_of(run), (ledgers or {}).get(number)
+                if ledger is None:
+                    refuse_unwritten(job, run, n_parts, stretches[number])
+                else:
+                    refuse_missing(job, ledger, n_parts, stretches[number])
+        self._refuse(n_parts)
 
     def _stretches(self) -> Iterator[tuple[ArrayInParts, Stretch]]:
         sizes = [one.raw_nbytes for one in self.arrays]

@@ -297,7 +297,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     beside = look_beside(target)
     run = beside.run
     if target.is_published and (
-        run is None or not run.record.replaces or is_there(run.path / "replaced")
+        run is None or not run.record.replaces or run.is_aside or is_there(run.path / "replaced")
     ):
         return Opened(target, open_at(target.place), beside)
     if beside.untrusted is not None:
@@ -307,7 +307,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
         return Opened(target, open_at(target.place), beside)  # raises, and gives the reason
     return Opened(
         target,
-        ShardedArray(parse_metadata(json.dumps(run.document)), target.store),
+        ShardedArray(parse_metadata(json.dumps(run.document)), run.store),
         beside,
     )
 
@@ -333,12 +333,12 @@ class _Expected:
 def _expected(target: Target, beside: Beside, metadata: ArrayMetadata) -> _Expected:
     """Read which shards there should be, from the journal of a run or from the receipt."""
     run = beside.run
-    if run is not None and run.makes_array:  # a repair's array was whole before
+    if run is not None and run.makes_array and not run.is_aside:  # before, another was whole
         return _Expected("journal", replay(run, metadata, looking=True).ledger)
     receipt = read_receipt(target)
     if receipt is None or receipt.contents.empty is None:
         return _Expected()
-    open_runs = [*beside.updates, *([] if run is None else [run])]
+    open_runs = [*beside.updates, *([] if run is None or run.is_aside else [run])]
     try:
         empty = receipt.nbytes_on(metadata.grid)
         sizes = noted_sizes(receipt, metadata, open_runs)
@@ -357,12 +357,10 @@ def _changed(table: ShardTable, expected: _Expected) -> dict[int, str]:
     sizes = expected.sizes
     if sizes is None:
         return {}
-    other = table.is_present & (sizes >= 0) & (table.stored_nbytes != sizes)
-    other[table.bad] = False
     return {
         rank: f"{int(table.stored_nbytes[rank])} bytes, and the receipt says "
         + (f"{int(sizes[rank])}" if sizes[rank] else "that it is empty")
-        for rank in np.flatnonzero(other).tolist()
+        for rank in table.against(sizes).changed.tolist()
     }
 
 
@@ -374,21 +372,14 @@ def _states(
     wrong = dict(table.problems)
     if expected is not None:
         states[~expected.is_done & ~table.is_present] = ShardState.PENDING
-        missing = expected.is_done & (expected.nbytes != 0) & ~table.is_present
+        missing, changed, _ = table.against(expected.nbytes, expected.index_crcs)
         states[missing] = ShardState.MISSING
         wrong |= dict.fromkeys(
-            np.flatnonzero(missing).tolist(),
-            f"the {by} says that it was written, and there is no object",
+            missing.tolist(), f"the {by} says that it was written, and there is no object"
         )
-        is_known = table.is_present & (expected.nbytes > 0)
-        other = is_known & (
-            (table.stored_nbytes != expected.nbytes) | (table.index_crcs != expected.index_crcs)
-        )
-        for rank in np.flatnonzero(other).tolist():
-            nbytes, noted = int(table.stored_nbytes[rank]), int(expected.nbytes[rank])
-            wrong.setdefault(
-                rank, f"is not what the {by} says: {nbytes} bytes, not {noted}, or another index"
-            )
+        for rank in changed[expected.nbytes[changed] > 0].tolist():
+            sizes = f"{int(table.stored_nbytes[rank])} bytes, not {int(expected.nbytes[rank])}"
+            wrong[rank] = f"is not what the {by} says: {sizes}, or another index"
     bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
     states[bad] = ShardState.BAD
     return states, wrong
@@ -569,7 +560,7 @@ def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
     shards = np.flatnonzero(table.n_shared)
     if not len(shards):
         return ()
-    key = metadata.shard_key(unravel(int(table.ranks[shards[0]]), metadata.grid.counts))
+    key = metadata.key_of_rank(table.ranks[shards[0]])
     told = f"{int(table.n_shared.sum()):,} inner chunks have the same bytes as another one"
     return (f"{told} of their shard, in {len(shards):,} shards, first in {key}; both are kept",)
 

@@ -379,6 +379,13 @@ def to_sharded_zarr(call: WriteArguments) -> WriteResult | Delayed | dask.array.
         return write_into(
             options_from(call, RegionArguments, store=store, name=name, region=region)
         )
+    if call.staged:
+        raise SpecError(
+            "is for updates, and this call makes a new array",
+            field="staged",
+            value=True,
+            remedy="give a region, or leave it out",
+        )
     run = options_from(call, RunOptions, mode="w-" if mode == "a" else mode)
     options, engine = options_from(call, PlanOptions), active_engine()
     source = as_source_array(call.x)
@@ -494,12 +501,19 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
             source, job = region_job(x, target, where, engine, options, run)
         jobs.append(job)
         sources.append(source)
+    if call.staged or any(job.is_update for job in jobs):
+        from shardwrite.runs.staged import execute_staged as write  # updates only
+        from shardwrite.runs.staged import staged_where_read  # updates only
+
+        jobs = list(staged_where_read(jobs, engine, is_asked=call.staged))
+    else:
+        write = execute
     if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed(jobs, engine)
         return list(_stored(jobs, sources, rest)) if call.return_stored else rest
-    results = execute(jobs, engine, call.progress)
+    results = write(jobs, engine, call.progress)
     return list(_stored(jobs, sources, None)) if call.return_stored else results
 
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shardwrite.codecs.documents import Document
 from shardwrite.config.table import STORAGE, value_of
@@ -57,6 +57,13 @@ QUARANTINE_PREFIX = "shardwrite-quarantine/"
 
 
 # ---- The protocol
+
+
+class UnknownRun(NamedTuple):
+    """What is said of a run that makes an array, and whose state is not known here."""
+
+    told: str  # which run that is, and by which call it goes on
+    remedy: str  # what to do if its state is lost
 
 
 class Owner(Protocol):
@@ -205,6 +212,10 @@ class Place(Protocol):
     def read(self, leaf: str) -> bytes | None:
         """Content of a document or a receipt; None if it is missing."""
 
+    def read_if_there(self, leaf: str) -> bytes | None:
+        """The same, or None if `has` says that there is none, such as where a directory stands."""
+        return self.read(leaf) if self.has(leaf) else None
+
     def write(
         self,
         leaf: str,
@@ -244,8 +255,8 @@ class Place(Protocol):
     def remove_mark(self, run: Owner) -> None:
         """Remove what marks the array as that of the run, at the end of the run."""
 
-    def unknown_run(self) -> str:
-        """Message about a run that makes the array, and whose state is not known here."""
+    def unknown_run(self) -> UnknownRun | None:
+        """The run that makes the array, if its state is not known here."""
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """Names of what lies there and is no shard, no temporary of one, and no state of a run."""

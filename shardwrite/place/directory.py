@@ -147,6 +147,8 @@ class Directory(Place):
         """See :meth:`Place.array_around`."""
         paths = self.path, Path(os.path.realpath(self.path))
         above = sorted({*paths[0].parents, *paths[1].parents})
+        # What lies in run state is no array, though the directory of a run has a document.
+        above = [path for path in above if not any(p.endswith(RUN_SUFFIX) for p in path.parts)]
         found = [directory for directory in above if _is_array(directory)]
         found += [array for path in paths if (array := array_of_2022_around(path)) is not None]
         return str(found[0]) if found else None
@@ -259,9 +261,8 @@ class Directory(Place):
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
 
-    def unknown_run(self) -> str:
+    def unknown_run(self) -> None:
         """See :meth:`Place.unknown_run`; there is none."""
-        return ""
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """See :meth:`Place.foreign`; links are foreign, too."""

@@ -30,10 +30,11 @@ from shardwrite.place.base import (
     STATE_PREFIX,
     Owner,
     Place,
+    UnknownRun,
     names_above,
 )
 from shardwrite.stores.base import Capability, Store, Transaction, is_plain_key, open_there
-from shardwrite.stores.directories import make_directories
+from shardwrite.stores.directories import STAGED, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
 from shardwrite.stores.posix import write_file
 from shardwrite.stores.removal import EXCLUSIVE_SCOPE
@@ -242,6 +243,10 @@ class InStore(Place):
             data = data.rstrip(_TURN)
         return None if leaf in _HIDEABLE and data == _HIDDEN else data
 
+    def read_if_there(self, leaf: str) -> bytes | None:
+        """See :meth:`Place.read_if_there`; one request tells both."""
+        return self.read(leaf)
+
     def write(
         self,
         leaf: str,
@@ -352,20 +357,41 @@ class InStore(Place):
                 transaction.remove(MARK_NAME)
             self.store.discard_scope(MARK_NAME, EXCLUSIVE_SCOPE)  # of calls that were killed
 
-    def unknown_run(self) -> str:
+    def staged(self, run: str, number: int) -> InStore:
+        """Place of an array with values that a run keeps until its end.
+
+        It lies among the state of the runs, but is no part of their logs.
+        """
+        return InStore(self.store.at(f"{STATE_PREFIX}{STAGED}-{run}/{number}"))
+
+    def remove_staged(self, run: Owner) -> None:
+        """Remove all arrays that `staged` names, and the state of the runs that write them."""
+        keys = frozenset(self.store.list_keys(f"{STATE_PREFIX}{STAGED}-{run.run}/"))
+        with self._removing(run, keys, run.check_held) as transaction:
+            for key in sorted(keys):
+                transaction.remove(key)
+
+    def unknown_run(self) -> UnknownRun | None:
         """See :meth:`Place.unknown_run`."""
         mark = self.mark
-        if mark.run in ("", self.lost_run):
-            return ""
+        return None if mark.run in ("", self.lost_run) else self._unknown(mark)
+
+    def _unknown(self, mark: Mark) -> UnknownRun:
         if mark.keeper:
-            return (
-                f"run {mark.run} writes this array together with others, and its state lies in "
-                f"{self.sibling(mark.array, mark.keeper).label}: make the call that writes all of "
-                "them"
+            told = (
+                f"run {mark.run} writes {self.label} together with others, and its state lies in "
+                f"{self.sibling(mark.array, mark.keeper).label}: make the call that it was begun "
+                "with, for all of them or for some"
             )
-        return (
-            f"run {mark.run} writes this array, and its state is not where this call looks for it: "
-            "make the call that it was begun with"
+        else:
+            told = (
+                f"run {mark.run} writes {self.label}, and its state is not where this call looks "
+                "for it: make the call that it was begun with, with the same run_dir or none"
+            )
+        return UnknownRun(
+            told,
+            f"if its state is lost, remove {MARK_NAME} and what that run has written, and write "
+            "the array again, or call recover (shardwrite recover)",
         )
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
@@ -381,20 +407,15 @@ class InStore(Place):
         self, run: Owner, durability: str, check: Callable[[], None], *, is_new: bool
     ) -> None:
         facts = {"run": run.run, "state": str(run.path.parent), **run.keeper}
-        data, found = json.dumps(facts).encode(), ""
+        data = json.dumps(facts).encode()
         check()
         # Of two runs that begin at once with different directories, one stops here.
         can_create = Capability.EXCLUSIVE in self.store.capabilities
         is_put = can_create and self.store.create_new(MARK_NAME, data)
-        if not is_put:
-            found = self._marked_by()
-        if found not in ("", run.run, self.lost_run):
-            raise JournalError(
-                f"run {found} writes {self.label}, and its state is not in this run_dir. Finish it "
-                "with the run_dir that it was begun with, or with none. If it is lost, remove "
-                f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)",
-                path=str(run.path),
-            )
+        mark = Mark() if is_put else self.mark
+        if mark.run not in ("", run.run, self.lost_run):
+            unknown = self._unknown(mark)
+            raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(run.path))
         if not is_put:
             attempt = f"{uuid.uuid4().hex}.0"
             self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
@@ -402,7 +423,7 @@ class InStore(Place):
             run.check_alone()
             # Without the lease of this array, another call may have written it before the mark. And
             # `marked` is in the state before such a run publishes anything itself.
-            if is_new and (run.keeper or not found):
+            if is_new and (run.keeper or not mark.run):
                 self._refuse_published(run)
         except JournalError:
             self.remove_mark(run)  # it would keep the other run from going on

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +18,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import MARK_NAME, RUN_SUFFIX, Place, hierarchy_document, shape_of
+from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
@@ -56,6 +56,7 @@ __all__ = [
     "resolve_target",
     "target_at",
     "untouched",
+    "ways_to",
 ]
 
 
@@ -644,13 +645,10 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
             value=target.label,
             remedy=remedy_if_there,
         )
-    unknown = target.place.unknown_run() if kind == "other" else ""
-    if unknown:
-        remedy = (
-            "give the run_dir of that run, or another path. If its state is lost, remove "
-            f"{MARK_NAME} and what that run has written, or call recover (shardwrite recover)"
-        )
-        raise SpecError(unknown, field="store", value=target.label, remedy=remedy)
+    unknown = target.place.unknown_run() if kind == "other" else None
+    if unknown is not None:
+        remedy = f"or give another path; {unknown.remedy}"
+        raise SpecError(unknown.told, field="store", value=target.label, remedy=remedy)
     if kind in _REFUSALS and not (kind == "other" and target.recovers):
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
@@ -676,16 +674,8 @@ def refuse_kept(target: Target) -> None:
 
 
 def _check_nesting(place: Place) -> None:
-    """Refuse an array inside another array, and the replacement of an array that contains a node.
-
-    Neither of two nested arrays could be removed or copied by itself.
-    """
-    around = place.array_around()
-    if around is not None:
-        remedy = "give a path outside of it, or a group for both"
-        raise SpecError(
-            f"lies inside the array {around}", field="store", value=place.label, remedy=remedy
-        )
+    """Refuse an array inside another one, and the replacement of one that contains a node."""
+    check_around(place)
     inside = place.node_inside()
     if inside is not None:
         remedy = "move that away, or give another path"
@@ -694,6 +684,16 @@ def _check_nesting(place: Place) -> None:
             field="store",
             value=place.label,
             remedy=remedy,
+        )
+
+
+def check_around(place: Place) -> None:
+    """Refuse an array inside another array, since neither could be removed or copied by itself."""
+    around = place.array_around()
+    if around is not None:
+        remedy = "give a path outside of it, or a group for both"
+        raise SpecError(
+            f"lies inside the array {around}", field="store", value=place.label, remedy=remedy
         )
 
 
@@ -743,26 +743,25 @@ _FEW = 8  # arrays that are looked at one by one
 
 
 def untouched(targets: Iterable[Target]) -> frozenset[Target]:
-    """Those of new arrays of which nothing is there, but the first one in each group.
+    """Those of new arrays of which nothing is there.
 
-    What lies above is looked at for the first one, and holds for the others, too. Another process
-    may begin to write them at any time.
+    Nothing above them is looked at. Another process may begin to write them at any time.
     """
     directories: dict[object, list[Target]] = {}
     for target in targets:
-        if target.above is not None and not (target.update or target.recovers):
+        if not (target.update or target.recovers):
             directories.setdefault(target.above, []).append(target)
     found = set[Target]()
-    for first, *others in directories.values():
-        if not isinstance(first.place, Directory):
+    for beside in directories.values():
+        if not isinstance(beside[0].place, Directory):
             found.update(
-                one for one in others if not one.place.is_occupied() and not is_there(one.beside)
+                one for one in beside if not one.place.is_occupied() and not is_there(one.beside)
             )
             continue
         # A list of all that is there may be long.
-        is_listed, directory = len(others) > _FEW, first.directory.path.parent
+        is_listed, directory = len(beside) > _FEW, beside[0].directory.path.parent
         there = frozenset(names_in(directory)) if is_listed else frozenset()
-        for target in others:
+        for target in beside:
             path = target.directory.path
             own = path, target.beside, conversion_beside(path)
             if is_listed:
@@ -771,6 +770,23 @@ def untouched(targets: Iterable[Target]) -> frozenset[Target]:
                 is_free = not any(mode_of(each, follow=False) for each in own)
             found |= {target} if is_free else set()
     return frozenset(found)
+
+
+def ways_to(targets: Sequence[Target]) -> list[int]:
+    """A number for each target: those of one number are reached with the same rights.
+
+    In a store these are its credentials. A run works on all of its arrays with the rights to one.
+    """
+    owners, numbers = list[object](), list[int]()
+    for target in targets:
+        place = target.place
+        owner = None if isinstance(place, Directory) else cast("InStore", place).base.owner
+        known = (n for n, other in enumerate(owners) if other is owner or bool(other == owner))
+        number = next(known, len(owners))
+        if number == len(owners):
+            owners.append(owner)
+        numbers.append(number)
+    return numbers
 
 
 def _has_no_files(place: Place) -> bool:

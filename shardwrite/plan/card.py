@@ -69,6 +69,9 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
         where = ", ".join(f"{a}:{b}" for a, b in plan.array_region.bounds)
         touched = f"{counted(plan.n_shards, 'shard')}, {len(plan.shared_shards):,} only in part"
         rows.append(("region", f"[{where}]; touches {touched}"))
+    if plan.staged_with is not None:
+        told = f"at most {human(plan.kept_nbytes)}, until all shards are written"
+        rows.append(("kept values", f"{told}; they are computed before any shard changes"))
     if plan.traffic is not None:
         rows += _traffic_rows(plan.traffic)
     rows.append(("digest", plan.digest))

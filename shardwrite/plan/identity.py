@@ -54,6 +54,8 @@ class Identity(Record):
     # Start and stop along each axis of the region that an update writes, in elements
     region: Annotated[Bounds, _ORDERED] | None = None
     append_axis: int | None = None  # axis along which the array grows by the region
+    # Name of the regions whose values are all computed before a shard changes; see `runs.staged`
+    staged: str | None = None
     mode: str | None = None  # ``"r+"`` if the run changes an array that exists
     stream: bool = False  # whether the run is a stream or a salvage, which cannot be resumed
     salvage: bool = False

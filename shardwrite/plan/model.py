@@ -191,6 +191,7 @@ class PlanFacts:
     notes: tuple[str, ...] = field(default=())
     region: Box | None = None
     append_axis: int | None = None
+    staged_with: str | None = None
     traffic: Traffic | None = None
 
     @property
@@ -231,6 +232,11 @@ class PlanFacts:
             if self.region is None
             else self.region.size * self.metadata.itemsize
         )
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Decoded size of the values that are kept until all shards are written, in bytes."""
+        return 0 if self.staged_with is None else self.raw_nbytes
 
     @property
     def layout(self) -> str:
@@ -483,6 +489,7 @@ class PlanFacts:
             source=self.source.identity,
             region=None if region is None else region.bounds,
             append_axis=None if region is None else self.append_axis,
+            staged=self.staged_with,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -509,6 +516,7 @@ class PlanFacts:
             "threads_per_process": self.resources.n_threads,
             **({"scratch_nbytes": self.scratch_nbytes} if self.resources.scratch else {}),
             **({"staged_nbytes": self.staged_nbytes} if self.is_staged else {}),
+            **({"kept_nbytes": self.kept_nbytes} if self.staged_with else {}),
             "notes": list(self.notes),
             **({} if self.traffic is None else {"traffic": self.traffic.to_dict()}),
         }

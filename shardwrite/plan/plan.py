@@ -163,6 +163,9 @@ class Plan(PlanFacts):
         of the region and of the partition are relative to this window.
     append_axis : int, optional
         Axis along which the array grows by the region.
+    staged_with : str, optional
+        Name of the regions that are changed together, if their values are all computed and kept
+        before a shard changes. `kept_nbytes` is the decoded size of these values.
     traffic : Traffic, optional
         Requests and bytes, if the plan is for an array in a bucket.
     gathering : Plan, optional

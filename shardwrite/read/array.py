@@ -466,7 +466,11 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
 
 def open_at(place: Place) -> ShardedArray:
     """Open the array at a place for reading."""
-    data = place.read(DOCUMENT) if place.has(DOCUMENT) else None
+    return described_by(place.read_if_there(DOCUMENT), place)
+
+
+def described_by(data: bytes | None, place: Place) -> ShardedArray:
+    """The array at a place whose document is known; None if it has none, which is refused."""
     if data is None:
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
         if place.hierarchy:
@@ -494,7 +498,7 @@ def is_being_made(place: Place) -> bool:
     """Whether a run that has not ended is to make an array at a place."""
     if isinstance(place, Directory):
         return is_file(place.beside / "plan.json")
-    return bool(place.unknown_run())
+    return place.unknown_run() is not None
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:

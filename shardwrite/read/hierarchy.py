@@ -22,7 +22,7 @@ from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.seams import all_of
-from shardwrite.stores.looking import is_file, listed, mode_of
+from shardwrite.stores.looking import is_file, listed, mode_of, parse_document
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
@@ -130,8 +130,9 @@ def _opened(node: Place, name: str) -> StoredArray:
 
 def _kind_at(node: Place) -> str:
     """``"array"``, ``"group"``, or ``"nothing"`` where there is no document."""
-    if node.has(DOCUMENT):
-        kind = kind_of_document(parsed_at(node, DOCUMENT))
+    data = node.read_if_there(DOCUMENT)
+    if data is not None:
+        kind = kind_of_document(parse_document(data, f"{node.label}/{DOCUMENT}"))
         if kind == "torn":
             raise SpecError(
                 "no document of a node",
@@ -214,18 +215,28 @@ def documents_below(place: Place) -> dict[str, Document]:
     documents = {}
     for name, kind in _nodes(place):
         node = place.member(name) if name else place
-        if name and kind in ("array", "group") and node.has(DOCUMENT):
-            document = dict(parsed_at(node, DOCUMENT))
-            documents[name] = group_at(node, name).document if kind == "group" else document
+        if not name or kind not in ("array", "group"):
+            continue
+        data = node.read_if_there(DOCUMENT)
+        if data is not None:
+            document = parse_document(data, f"{node.label}/{DOCUMENT}")
+            is_group = kind == "group"
+            documents[name] = _group(name, document).document if is_group else dict(document)
     return documents
+
+
+def _group(name: str, document: Document) -> Group:
+    """The group that a document of Zarr v3 describes."""
+    others = dict(document)
+    is_consolidated = bool(others.pop(_CONSOLIDATED, None))
+    return Group(name, others, is_consolidated)
 
 
 def group_at(node: Place, name: str) -> Group:
     """The group at a place, as one of Zarr v3."""
-    if node.has(DOCUMENT):
-        document = dict(parsed_at(node, DOCUMENT))
-        is_consolidated = bool(document.pop(_CONSOLIDATED, None))
-        return Group(name, document, is_consolidated)
+    data = node.read_if_there(DOCUMENT)
+    if data is not None:
+        return _group(name, parse_document(data, f"{node.label}/{DOCUMENT}"))
     attributes = parsed_at(node, ATTRIBUTES_OF_V2) if node.has(ATTRIBUTES_OF_V2) else {}
     if not isinstance(attributes, dict):
         raise SpecError(

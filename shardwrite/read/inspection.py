@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +85,19 @@ def _look(look: Callable[..., _Part], array: ShardedArray, *arguments: object) -
 # ---- Shards by their indexes
 
 
+class Differences(NamedTuple):
+    """Ranks of shards that are not what was noted of them."""
+
+    missing: npt.NDArray[np.int64]  # there should be an object, and there is none
+    changed: npt.NDArray[np.int64]  # there is a good object, and it is another one
+    bad: npt.NDArray[np.int64]  # there is a bad object
+
+    @property
+    def all(self) -> npt.NDArray[np.int64]:
+        """Ranks of all of them, in order."""
+        return np.sort(np.concatenate(self))
+
+
 @dataclass(slots=True)
 class ShardTable:
     """Facts about many shards from their indexes, as columns of one length.
@@ -112,6 +125,13 @@ class ShardTable:
         """Table of the shards with these ranks, without any facts yet."""
         return cls(ranks, np.zeros((7, len(ranks)), np.int64), np.zeros(len(ranks), bool), [])
 
+    @classmethod
+    def of_sizes(cls, ranks: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> ShardTable:
+        """Table of shards of which only the sizes are known; see `stored_sizes`."""
+        table = cls.empty(ranks)
+        table.columns[0], table.is_present = nbytes.clip(0), nbytes >= 0
+        return table
+
     stored_nbytes = property(lambda self: self.columns[0])
     used_nbytes = property(lambda self: self.columns[1])
     index_nbytes = property(lambda self: self.columns[2])
@@ -124,6 +144,26 @@ class ShardTable:
     def bad(self) -> list[int]:
         """Ranks of the bad shards."""
         return [rank for rank, _ in self.problems]
+
+    def against(
+        self, nbytes: npt.NDArray[np.int64], index_crcs: npt.NDArray[np.uint32] | None = None
+    ) -> Differences:
+        """Compare the shards with what was noted of all shards of the array, by rank.
+
+        - `nbytes`: size of the object; 0 for none, -1 for one of unknown size, and -2 where nothing
+          was noted.
+        - `index_crcs`: checksums of the indexes of these objects.
+        """
+        noted, ranks = nbytes[self.ranks], self.ranks
+        is_other = self.stored_nbytes != noted
+        if index_crcs is not None:
+            is_other |= self.index_crcs != index_crcs[ranks]
+        bad = np.array(self.bad, dtype=np.int64)
+        return Differences(
+            ranks[~self.is_present & (noted != 0) & (noted > -2)],
+            np.setdiff1d(ranks[self.is_present & (noted >= 0) & is_other], bad),
+            bad,
+        )
 
     def forget(self, is_other: npt.NDArray[np.bool_]) -> None:
         """Take some of all shards for absent."""
@@ -295,7 +335,7 @@ def _numbers(
     array: ShardedArray, ranks: npt.NDArray[np.int64], number_of: Callable[[Store, str], int]
 ) -> npt.NDArray[np.int64]:
     metadata, store = array.metadata, array.store
-    keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
+    keys = (metadata.key_of_rank(rank) for rank in ranks.tolist())
     return np.fromiter((number_of(store, key) for key in keys), np.int64, len(ranks))
 
 

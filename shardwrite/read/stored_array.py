@@ -22,7 +22,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
-from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.array import ShardedArray, described_by
 from shardwrite.read.inspection import Survey
 from shardwrite.seams import needed
 from shardwrite.stores.base import CopyLimits
@@ -189,8 +189,10 @@ def open_stored(source: Any) -> StoredArray:
 def stored_at(place: Place) -> StoredArray:
     """Open the array at a place; see `open_stored`."""
     limits = place.store.copy_limits()
-    if place.has(DOCUMENT) or not place.has(_ARRAY_OF_V2):
-        stored = StoredArray(place, open_at(place), notes=limits.notes, copy_limits=limits)
+    data = place.read_if_there(DOCUMENT)
+    if data is not None or not place.has(_ARRAY_OF_V2):
+        array = described_by(data, place)
+        stored = StoredArray(place, array, notes=limits.notes, copy_limits=limits)
     else:
         translated = needed(
             "document", "v2", "an array of Zarr v2", field="store", value=place.label

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import math
@@ -28,6 +29,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
+from shardwrite.journal.documents import check_groups_above
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
@@ -36,15 +38,16 @@ from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
-from shardwrite.journal.takeover import cancel_begin
+from shardwrite.journal.takeover import cancel_begin, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
+    check_around,
     check_surroundings,
     check_target,
     refuse_kept,
-    untouched,
     warn_of_v2,
+    ways_to,
 )
 from shardwrite.plan.plan import Part
 from shardwrite.runs.array_plan import BY_CHUNKS, waiting
@@ -113,8 +116,12 @@ def check_scratch(
 # ---- Beginning and joining
 
 
-def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+def begin(
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
+) -> list[Session]:
     """Begin or join a run for each job, after all targets were checked.
+
+    - `free`: targets where nothing stood a moment ago, as `untouched` tells.
 
     - Raises RunEndedError if another process ends a run in the meantime.
     """
@@ -127,14 +134,19 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         from shardwrite.runs.reads import check_not_read  # of arrays that change
 
         check_not_read(jobs)
-    new = untouched(job.target for job in jobs if job.makes_array)
-    there = [job for job in jobs if job.target not in new]
-    for job in there:
-        check_surroundings(job.target)
-        check_place(job)
+    above = set[object]()
+    for job in jobs:
+        if job.target not in free:
+            check_surroundings(job.target)
+            check_place(job)
+        elif job.target.above is None or job.target.above not in above:
+            _check_above(job.target)
+            above.add(job.target.above)
+    there = [job for job in jobs if job.target not in free]
+    _refuse_left_alone(there)
     for job in there:
         _make_way(job)
-    sessions = _begin_all(jobs, engine, stack)
+    sessions = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
@@ -154,6 +166,19 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         _tell_source(session)
     _sync_above(sessions)
     return sessions
+
+
+def _check_above(target: Target) -> None:
+    """Check what lies above a new array where nothing stands; it holds for all in the same group.
+
+    What is left there of runs that nobody goes on with is removed.
+    """
+    check_surroundings(target)
+    check_around(target.place)
+    check_groups_above(target.place)
+    warn_of_v2(target)
+    with as_store_error(str(target.run_path), "cannot remove what is left above"):
+        tidy_home(target)
 
 
 def _sync_above(sessions: Sequence[Session]) -> None:
@@ -196,7 +221,9 @@ def _tell_source(session: Session) -> None:
         )
 
 
-def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+def _begin_all(
+    jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
+) -> list[Session]:
     """Begin or join the runs of all jobs, none of which has changed an array yet.
 
     New arrays of one hierarchy are written by one run. If one of the runs cannot begin, the new
@@ -212,6 +239,7 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
                 [_request(job) for job in together],
                 restart=first.options.restart,
                 durability=first.durability,
+                free=free,
             )
             new += [run for run, is_new in directories if is_new][:1]
             for job, (directory, is_new) in zip(together, directories, strict=True):
@@ -227,7 +255,7 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
                 sessions |= {session.job.target: session for session in opened}
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
-        for directory in new:
+        for directory in reversed(new):  # see `runs.staged`
             _take_back_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs]
@@ -237,10 +265,10 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs, by the runs that write them."""
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
-    for job in jobs:
+    for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
         home = job.target.home if job.makes_array else None
         is_alone = home is None or not can_be_made(home)
-        key = job.target if is_alone else (home, job.options.restart, job.durability)
+        key = job.target if is_alone else (home, way, job.options.restart, job.durability)
         runs.setdefault(key, []).append(job)
     return list(runs.values())
 
@@ -255,7 +283,7 @@ def _request(job: Job) -> Request:
     """What a run is begun for."""
     metadata = job.plan.metadata
     intent = intent_of(job.plan, job.options.mode)
-    return Request(job.target, intent, metadata.text, metadata.grid.n_shards)
+    return Request(job.target, intent, metadata.text, metadata.grid.n_shards, job.keeps_old)
 
 
 def _described(job: Job) -> str:
@@ -359,11 +387,16 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not directory.has_ended:
+        if not directory.has_ended and not _is_published_elsewhere(directory, error):
             raise
         raise RunEndedError(
             "another process has ended this run", path=str(directory.path)
         ) from error
+
+
+def _is_published_elsewhere(directory: RunDirectory, error: OSError) -> bool:
+    """Whether a path is missing because another process is handing over the array of the run."""
+    return error.errno == errno.ENOENT and directory.record.aside and not directory.is_aside
 
 
 @contextlib.contextmanager
@@ -492,8 +525,43 @@ def _make_way(job: Job) -> None:
     with as_store_error(str(job.target.run_path), "cannot give up what stands in the way in"):
         found = tidied_run(job.target)
         if restart and found is not None and not found.makes_array:
+            if found.record.identity.staged is not None:
+                raise _not_again(found)
             give_up(found)
         refuse_overlapping_runs(job.target, intent, restart=restart)
+
+
+def _refuse_left_alone(jobs: Sequence[Job]) -> None:
+    """Refuse to go on with updates whose values the first of them kept, if its run is gone.
+
+    They may have changed shards that it reads; see `runs.staged`.
+    """
+    staged = [job for job in jobs if job.plan.staged_with is not None]
+    if len(staged) > 1 and tidied_run(staged[0].target) is None:
+        left = next((job for job in staged if tidied_run(job.target) is not None), None)
+        if left is not None:
+            raise values_gone(left.target)
+
+
+def values_gone(target: Target) -> JournalError:
+    """Error of an update whose values went with the run of another one of the same call."""
+    return JournalError(
+        f"the values that an update was to write to {target.label} are gone, since another update "
+        "of the same call was given up, or has ended. Some of its shards may be new. Give it up, "
+        "too, with abandon (shardwrite abandon)",
+        path=str(target.run_path),
+    )
+
+
+def _not_again(found: RunDirectory) -> JournalError:
+    """Error of an update that reads what it changes and is to start over."""
+    return JournalError(
+        f"an update of {found.target.label} that reads what it changes has not ended, and may have "
+        "changed shards. It would read these now. Make the same call without restart to finish it, "
+        "or give it up with abandon (shardwrite abandon): each of its shards is then left as it "
+        "is, old or new",
+        path=str(found.target.run_path),
+    )
 
 
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:

@@ -14,7 +14,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.task_spec import Task
 
 from shardwrite.engines.local import Engine
-from shardwrite.errors import RunEndedError
+from shardwrite.errors import RunEndedError, SpecError
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.rundir import holding
@@ -36,6 +36,15 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     If the state of a run lies in the bucket, the tasks write no journal, wherever they run. The one
     that ends the run takes the lease, and enters the reports of all others.
     """
+    if any(job.plan.staged_with is not None for job in jobs):
+        raise SpecError(
+            "the source reads what the update changes, so its values are kept before any shard is "
+            "written, which one graph cannot do",
+            field="compute",
+            value=False,
+            remedy="leave it out, or write the values to another path, and then that array into "
+            "this one",
+        )
     jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
         with Run.open(jobs, engine, mode="later") as run:

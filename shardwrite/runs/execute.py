@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -56,7 +57,13 @@ from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.job import Job, RunOptions, in_one_state
-from shardwrite.runs.result import WriteResult, filled_in, finished, incomplete
+from shardwrite.runs.result import (
+    WriteResult,
+    filled_in,
+    finished,
+    incomplete,
+    with_others_staged,
+)
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.seams import resolve
 from shardwrite.stores.looking import parse_document, read_limit
@@ -127,20 +134,21 @@ class Run:
         """
         start = time.perf_counter()
         joins = mode in ("part", "join", "end")
-        total = sum((job.part or job.plan).raw_nbytes for job in jobs)
+        total = sum((job.part or job.plan).raw_nbytes + job.plan.kept_nbytes for job in jobs)
         with contextlib.ExitStack() as stack:
             on_report = stack.enter_context(reporting(progress, total))
             if not joins:
                 jobs = in_one_state(jobs)
                 stack.enter_context(holding(*(job.target for job in jobs)))
                 jobs = _accepted(jobs, mode)
-            new = (
+            free = (
                 frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
             )
             before = [
-                None if job.target in new else _finished_before(job, engine, on_report, mode)
+                None if job.target in free else _finished_before(job, engine, on_report, mode)
                 for job in jobs
             ]
+            before = list(with_others_staged(jobs, before))
             todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
             with _explaining(todo) as begun:
                 begun += (
@@ -148,7 +156,7 @@ class Run:
                         todo, engine, stack, may_list=mode == "end", trusts_journals=trusts_journals
                     )
                     if joins
-                    else begin(todo, engine, stack)
+                    else begin(todo, engine, stack, free)
                 )
                 yield cls(engine, on_report, mode, before, begun, start)
 
@@ -234,18 +242,21 @@ def execute(
     progress: bool | OnReport = False,
     *,
     looks_again: bool = False,
+    first: Callable[[Run], None] = lambda _: None,
 ) -> list[WriteResult]:
     """Write arrays. If another process ends the run of the same plan first, that is the result.
 
     - `jobs`: what to write. A job that was finished before is not run again.
     - `engine`: such as `active_engine` returns.
     - `looks_again`: see `Run.execute`. This is done before any array is published.
+    - `first`: called with the run that is open, before anything is computed.
     - Raises what `Run.open` raises. RunEndedError only if the plan is not finished.
     """
     jobs = in_one_state(jobs)
     with holding(*(job.target for job in jobs)):
         try:
             with Run.open(jobs, engine, progress) as run:
+                first(run)
                 return run.execute(looks_again=looks_again)
         except (RunEndedError, SpecError) as error:
             if isinstance(error, SpecError) and error.fields["field"] != "store":
@@ -254,11 +265,12 @@ def execute(
             joined = run_at(path)
             # Another process may have written the same plan, and finished first.
             jobs = _accepted(jobs, "write")
-            ended = [finished(job, joined) for job in jobs]
+            ended = with_others_staged(jobs, [finished(job, joined) for job in jobs])
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
             if len(left) == len(jobs):
                 raise
-            done = execute(left, engine, progress, looks_again=looks_again) if left else ()
+            again = partial(execute, left, engine, progress, looks_again=looks_again, first=first)
+            done = again() if left else ()
             return filled_in(ended, done)
 
 
@@ -449,6 +461,7 @@ class SourceWatch:
         session, source = self.session, self._source
         from shardwrite.read.inspection import change_time_of, of_objects, ranks_of_objects
 
+        key_of = source.metadata.key_of_rank
         ranks = ranks_of_objects(source, str(source.store.local_root))
         times = of_objects(engine, source, ranks, change_time_of)
         is_again = self._since is not None
@@ -456,12 +469,12 @@ class SourceWatch:
         changed = ranks[times > since]
         self._since = max(since, int(times.max(initial=0)))
         if is_again and len(changed):
-            raise _refusal(self._key(int(changed[0])), "is changed again and again")
+            raise _refusal(key_of(changed[0]), "is changed again and again")
         ledger = session.ledger
         if source.metadata.grid == session.job.plan.metadata.grid:
-            gone = np.setdiff1d(np.flatnonzero(ledger.nbytes > 0), ranks)
+            gone = ledger.gone(ranks)
             if len(gone):
-                raise _refusal(self._key(int(gone[0])), "was copied, and is gone")
+                raise _refusal(key_of(gone[0]), "was copied, and is gone")
         lost = [rank for rank in self._made_of(changed.tolist()) if ledger.is_done[rank]]
         ledger.forget(lost)
         return len(lost)
@@ -489,10 +502,6 @@ class SourceWatch:
                 source.shard_box(unravel(rank, source.counts)).intersect(source.whole)
             )
         }
-
-    def _key(self, rank: int) -> str:
-        metadata = self._source.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
 
 
 def _refusal(key: str, what: str) -> StoreError:

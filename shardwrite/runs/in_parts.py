@@ -35,9 +35,10 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
             _ = job.target.directory  # which refuses what is no directory, before a run begins
     with Run.open(jobs, engine, mode="prepare") as run:
         for session in run.sessions:
-            if stripe_count is not None:
+            path = session.directory.place.local_path
+            if stripe_count is not None and path is not None:
                 # This comes first, because new directories inherit the setting.
-                set_stripes(session.job.target.directory.path, stripe_count)
+                set_stripes(path, stripe_count)
             session.make_shard_directories()
 
 
@@ -51,7 +52,7 @@ def refuse_unwritten(
     metadata = job.plan.metadata
     ledger = replay(run, metadata).ledger
     if len(ledger.missing) and metadata.is_sharded:
-        array = ShardedArray(metadata, job.target.store)
+        array = ShardedArray(metadata, run.store)
         ledger.is_done[ranks_of_objects(array, job.target.label)] = True
     refuse_missing(job, ledger, n_parts, among)
 
@@ -81,38 +82,14 @@ def remedy_of_parts(parts: Sequence[int], n_parts: int | None) -> str:
 
 
 @contextlib.contextmanager
-def run_on(
-    target: Target, check: Callable[[RunDirectory], None] | None
-) -> Iterator[RunDirectory | None]:
-    """The unfinished run of an array, for a process that writes a part, or ends it with `check`.
-
-    - `check`: given by a process that ends the run; see `working_on`. None for a process that
-      writes a part. Where the state lies in the bucket, several of these work at a time.
-    - Yields: the run; None if there is none.
-    """
-    if target.in_store:
-        with sharing(target) as shared:
-            run = find_run(shared)
-            if check is None:
-                yield run
-                return
-            if run is not None and run.makes_array:
-                check(run)
-    with holding(target):
-        found = run_of_part(target) if check is None else None
-        if found is None:
-            tidy(target)
-            found = tidied_run(target) if check is not None else run_of_part(target)
-        yield found
-
-
-@contextlib.contextmanager
 def runs_on(
-    targets: Sequence[Target], check: Callable[[Mapping[int, RunDirectory]], None]
-) -> Iterator[dict[int, RunDirectory]]:
-    """The unfinished runs that make some arrays, by their numbers, for a process that ends them.
+    targets: Sequence[Target], check: Callable[[Mapping[int, RunDirectory]], None] | None
+) -> Iterator[Mapping[int, RunDirectory]]:
+    """The unfinished runs that make some arrays, by their numbers.
 
-    - `check`: as in `run_on`, for those whose state lies in their bucket.
+    - `check`: given by a process that ends the runs. It is called with those whose state lies in
+      their bucket, before their leases are taken, because that stops all others. None for a
+      process that writes a part; several of these work at a time.
     """
     with contextlib.ExitStack() as stack:
         shared = {
@@ -120,9 +97,21 @@ def runs_on(
             for number, target in enumerate(targets)
             if target.in_store
         }
+        if check is None:
+            beside = {n: _run_of_part(t) for n, t in enumerate(targets) if not t.in_store}
+            yield _making(shared | beside)
+            return
         check(_making(shared))
     with holding(*targets):
         yield _making(dict(enumerate(_found(targets))))
+
+
+def _run_of_part(target: Target) -> RunDirectory | None:
+    found = run_of_part(target)
+    if found is None:
+        tidy(target)
+        found = run_of_part(target)
+    return found
 
 
 def _making(runs: Mapping[int, RunDirectory | None]) -> dict[int, RunDirectory]:
@@ -136,5 +125,7 @@ def _found(targets: Sequence[Target]) -> Iterator[RunDirectory | None]:
         if target not in known:
             tidy(target)
             run = tidied_run(target)
-            known |= {} if run is None else {one.target: one for one in run.outputs()}
+            if run is not None:
+                outputs = run.outputs() if len(targets) > 1 else [run]
+                known |= {one.target: one for one in outputs}
         yield known.get(target)

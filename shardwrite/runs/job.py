@@ -29,6 +29,7 @@ from shardwrite.grid import Box, Shape
 from shardwrite.journal import rundir
 from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import REPLACE, Target
 from shardwrite.plan.identity import ShardWindow
 from shardwrite.plan.plan import Part, Plan
@@ -60,6 +61,8 @@ class RunOptions(RunKeywords):
     # Whether ``zarr.json`` appears when the array is whole, or at the start of the run
     publish: str = "last"
     drop_hdf5: bool = False  # shards that are files of another format may become plain shards
+    # Whether an array that is replaced stays until the new one is whole, where that is possible
+    keeps_old: bool = True
     # What a user can do where an array exists. Not every operation can replace it.
     remedy_if_there: str = REPLACE
 
@@ -137,14 +140,25 @@ class Job:
         return self.target.durability(self.options.durability)
 
     @property
+    def keeps_old(self) -> bool:
+        """Whether an array that the job replaces stays until the new one is whole."""
+        asked = self.options
+        is_directory = isinstance(self.target.place, Directory)
+        return asked.mode == "w" and asked.publish == "last" and asked.keeps_old and is_directory
+
+    @property
     def makes_array(self) -> bool:
         """Whether the job makes an array, rather than updates or repairs an existing one."""
         return self.options.mode != "r+"
 
 
 def in_one_state(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The same jobs; new arrays of one hierarchy in a bucket have their run state in one place."""
-    targets = rundir.in_one_state([job.target for job in jobs])
+    """The same jobs; new arrays of one hierarchy in a bucket have their run state in one place.
+
+    If a run on several arrays makes some of them, that is where it keeps its state.
+    """
+    begins = any(job.makes_array for job in jobs)
+    targets = rundir.in_one_state([job.target for job in jobs], begins=begins)
     return [replace(job, target=target) for job, target in zip(jobs, targets, strict=True)]
 
 

@@ -28,7 +28,6 @@ from shardwrite.runs.result import WriteResult
 
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
-    from shardwrite.read.inspection import ShardTable
 
 
 # ---- Sources that a user says to be the same, although names or times have changed
@@ -106,16 +105,12 @@ class _Differences:
         """Whether there is a difference."""
         return bool(len(self.lost) or len(self.changed))
 
-    def key(self, rank: int) -> str:
-        """Key of a shard."""
-        metadata = self.array.metadata
-        return metadata.shard_key(unravel(rank, metadata.grid.counts))
-
     def error(self, label: str) -> ChangedError:
         """The error that names them."""
+        key_of = self.array.metadata.key_of_rank
         changed, missing = self.changed[:1000].tolist(), self.lost[:1000].tolist()
-        told = [f"{self.key(rank)}: {self.notes[rank]}" for rank in changed[:4]]
-        told += [f"{self.key(rank)}: {self.notes.get(rank, 'gone')}" for rank in missing[:4]]
+        told = [f"{key_of(rank)}: {self.notes[rank]}" for rank in changed[:4]]
+        told += [f"{key_of(rank)}: {self.notes.get(rank, 'gone')}" for rank in missing[:4]]
         n = len(self.lost) + len(self.changed)
         more = ", ..." if n > len(told) else ""
         is_bad = any(rank in self.notes for rank in self.lost.tolist())
@@ -124,8 +119,8 @@ class _Differences:
             f"{label} is not what its last run left. {n:,} shards differ "
             f"({', '.join(told)}{more}): {how}. The same call goes on then",
             path=label,
-            changed=[self.key(rank) for rank in changed],
-            missing=[self.key(rank) for rank in missing],
+            changed=[key_of(rank) for rank in changed],
+            missing=[key_of(rank) for rank in missing],
         )
 
 
@@ -160,7 +155,7 @@ def _compare(target: Target, engine: Engine, part: ArrayMetadata | None = None) 
 
 def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Differences:
     from shardwrite.read.array import open_at  # of an array that is there
-    from shardwrite.read.inspection import stored_sizes  # of an array that is there
+    from shardwrite.read.inspection import ShardTable, stored_sizes  # of an array that is there
 
     array, receipt = open_at(target.place), read_receipt(target)
     nothing = np.empty(0, dtype=np.int64)
@@ -170,19 +165,18 @@ def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Di
         noted = None
     if noted is None:
         return _Differences(array, receipt, nothing, nothing, {}, is_blind=True)
-    ranks = _ranks_of(array, part)
-    wanted = noted.ravel()[ranks]
-    ranks, wanted = ranks[wanted > -2], wanted[wanted > -2]
-    found = stored_sizes(engine, array, ranks)
-    lost = (wanted != 0) & (found < 0)
-    changed = (found >= 0) & (wanted >= 0) & (found != wanted)
+    ranks, noted = _ranks_of(array, part), noted.ravel()
+    ranks = ranks[noted[ranks] > -2]
+    sizes = stored_sizes(engine, array, ranks)
+    lost, changed, _ = ShardTable.of_sizes(ranks, sizes).against(noted)
+    sizes = sizes[np.searchsorted(ranks, changed)]
     notes = {
-        rank: f"{size} bytes, not {old}" if old else f"{size} bytes, where it was empty"
+        rank: f"{size} bytes, " + (f"not {old}" if old else "where it was empty")
         for rank, size, old in zip(
-            *(column[changed].tolist() for column in (ranks, found, wanted)), strict=True
+            *(column.tolist() for column in (changed, sizes, noted[changed])), strict=True
         )
     }
-    return _Differences(array, receipt, ranks[lost], ranks[changed], notes)
+    return _Differences(array, receipt, lost, changed, notes)
 
 
 def _ranks_of(array: ShardedArray, part: ArrayMetadata | None) -> npt.NDArray[np.int64]:
@@ -229,13 +223,14 @@ def check_finished_array(job: Job, result: WriteResult, engine: Engine) -> Finis
     found = _compare(job.target, engine, job.plan.metadata if job.is_update else None)
     label = job.target.label
     if job.is_update:
+        is_repeatable = job.plan.staged_with is None  # else it would read what it has written
         if not found.are_there:
             return (
                 FinishedArray()
-                if found.is_blind and _lacks_any(job, found, engine)
+                if is_repeatable and found.is_blind and _lacks_any(job, found, engine)
                 else FinishedArray(result)
             )
-        if len(found.changed) or not _covers(job, found):
+        if len(found.changed) or not (is_repeatable and _covers(job, found)):
             raise found.error(label)
         return FinishedArray()
     if job.options.recheck:
@@ -258,8 +253,7 @@ def _with_bad(found: _Differences, engine: Engine) -> _Differences:
         np.arange(found.array.metadata.grid.n_shards), [*found.lost, *found.changed]
     )
     table = inspect_shards(engine, found.array, there.astype(np.int64), deep=True)
-    bad = np.array([rank for rank, _ in table.problems], dtype=np.int64)
-    lost = np.union1d(found.lost, bad)
+    lost = np.union1d(found.lost, table.bad).astype(np.int64)
     return replace(found, lost=lost, notes={**found.notes, **dict(table.problems)})
 
 
@@ -313,18 +307,9 @@ def _there(label: str, engine: Engine, found: _Differences) -> Ledger:
     table.refuse_unread(label)
     if table.problems:
         rank, message = table.problems[0]
+        key = array.metadata.key_of_rank(rank)
         raise CorruptShardError(
-            f"{label}: {len(found.lost)} shards are gone, and {found.key(rank)} is bad "
-            f"({message}); {HOW_TO_GO_ON}"
+            f"{label}: {len(found.lost)} shards are gone, and {key} is bad ({message}); "
+            f"{HOW_TO_GO_ON}"
         )
-    return ledger_of(array, table)
-
-
-def ledger_of(array: ShardedArray, table: ShardTable) -> Ledger:
-    """Ledger in which the shards of a table are done."""
-    ledger = Ledger(array.metadata.grid)
-    ledger.is_done[table.ranks] = True
-    ledger.nbytes[table.ranks] = table.stored_nbytes
-    ledger.n_chunks[table.ranks] = table.n_chunks
-    ledger.index_crcs[table.ranks] = table.index_crcs
-    return ledger
+    return Ledger.of(array.metadata.grid, table)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from dask.base import is_dask_collection
@@ -79,15 +80,36 @@ class _Read:
 def check_not_read(jobs: Sequence[Job]) -> None:
     """Refuse to change an array that a source reads.
 
-    An interrupted run would read again what it has changed before. An array that is replaced is set
-    aside before the source is read, and would read as its fill value.
+    An interrupted run would read again what it has changed before. An array in a bucket that is
+    replaced is hidden before the source is read, and would read as its fill value. Updates whose
+    values are kept first may read what such updates change.
     """
     changed = [job for job in jobs if job.options.mode in ("w", "r+") or _is_public(job)]
-    read = {place for job in jobs for place in _places_read(job)} if changed else set()
+    read = [(job, places) for job in jobs if changed and (places := _places_read(job))]
+    is_known_again = all(job.plan.source.is_stable for job in jobs)
     for job in changed if read else ():
-        if job.target.is_published:
-            is_replaced = job.options.mode == "w"
-            _refuse(read, job.target.store, job.target.label, is_replaced=is_replaced)
+        if not job.target.is_published:
+            continue
+        is_kept, store, label = job.plan.staged_with is not None, job.target.store, job.target.label
+        places = frozenset[_Read]().union(
+            *(places for one, places in read if not (is_kept and one.plan.staged_with))
+        )
+        if not job.keeps_old:
+            _refuse(places, store, label, is_replaced=job.options.mode == "w")
+        elif not is_known_again and _touch(places, store):
+            raise SpecError(
+                "the source reads the array that it is to replace, and has no name by which the "
+                "same call is known again, which must not change the values once more",
+                field="source_id",
+                value=None,
+                remedy='give one, such as source_id="doubled"',
+            )
+
+
+def are_read(jobs: Sequence[Job]) -> bool:
+    """Whether the source of one of some updates reads an array that one of them changes."""
+    read = set[_Read]().union(*map(_places_read, jobs))
+    return any(_touch(read, job.target.store) for job in jobs if read)
 
 
 def _is_public(job: Job) -> bool:
@@ -100,8 +122,7 @@ def refuse_reading(x: Any, store: Store, label: str) -> None:
 
 
 def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: bool) -> None:
-    target = _Read(*_location(store))
-    if not any(place.touches(target) for place in read):
+    if not _touch(read, store):
         return
     if is_replaced:
         raise SpecError(
@@ -118,10 +139,23 @@ def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: boo
     )
 
 
-def _places_read(job: Job) -> Iterator[_Read]:
-    """Places that a job's source reads."""
-    if isinstance(job.source, ArrayChunks):
-        yield from _places([job.source.x])
+def _touch(read: Iterable[_Read], store: Store) -> bool:
+    """Whether some of the places are the array of a store."""
+    target = _Read(*_location(store))
+    return any(place.touches(target) for place in read)
+
+
+_of_sources: WeakKeyDictionary[ArrayChunks, frozenset[_Read]] = WeakKeyDictionary()
+
+
+def _places_read(job: Job) -> frozenset[_Read]:
+    """Places that a job's source reads, which are looked for once."""
+    source = job.source
+    if not isinstance(source, ArrayChunks):
+        return frozenset()
+    if source not in _of_sources:
+        _of_sources[source] = frozenset(_places([source.x]))
+    return _of_sources[source]
 
 
 def _places(values: Iterable[Any]) -> Iterator[_Read]:

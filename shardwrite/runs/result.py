@@ -12,7 +12,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import without_keys
-from shardwrite.grid import unravel
 from shardwrite.journal.begin import differences, interrupted_end, same_source_remedy, tidied_run
 from shardwrite.journal.documents import enter_above
 from shardwrite.journal.ledger import Ledger
@@ -417,11 +416,11 @@ def incomplete(
 
     - `missing`: ranks of the missing shards. The error has the keys of the first 1000.
     """
-    grid = metadata.grid
-    names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
+    n = metadata.grid.n_shards
+    names = [metadata.key_of_rank(rank) for rank in missing[:1000]]
     listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
     what = (
-        f"is not whole: {len(missing):,} of {grid.n_shards:,} shards are not committed ({listed})"
+        f"is not whole: {len(missing):,} of {n:,} shards are not committed ({listed})"
         if names
         else "is not finished, although all of its shards are committed"
     )
@@ -538,6 +537,39 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     if shape is None or update.replaced or update.is_cut_off(shape):
         return None
     return result_from_receipt(update.result, job.target.label)
+
+
+def with_others_staged(
+    jobs: Sequence[Job], results: Sequence[WriteResult | None]
+) -> Sequence[WriteResult | None]:
+    """Results of jobs, of which updates that keep their values together are finished together.
+
+    Their runs end one after the other, when the shards of all are written. So if one is finished,
+    another one of which no run is left has ended before it.
+
+    - `results`: for each job, what `finished` returns.
+    - Raises JournalError if another run has changed since then what one of them wrote.
+    """
+    together = [n for n, job in enumerate(jobs) if job.plan.staged_with is not None]
+    left = [n for n in together if results[n] is None]
+    if not left or len(left) == len(together):
+        return results
+    found = list(results)
+    for n in left:
+        target, intent = jobs[n].target, intent_of(jobs[n].plan, jobs[n].options.mode)
+        if tidied_run(target) is not None:
+            continue
+        receipt = read_receipt(target)
+        update = None if receipt is None else receipt.update(intent.digest, intent.identity)
+        if update is None or update.replaced:
+            raise JournalError(
+                f"the updates of this call read what they change. Some are done, but what one of "
+                f"them wrote to {target.label} has changed since. Make another call for that "
+                "region alone",
+                path=target.label,
+            )
+        found[n] = result_from_receipt(update.result, target.label)
+    return found
 
 
 def refuse_another(job: Job) -> None:

@@ -28,7 +28,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.node import has_manifest
-from shardwrite.grid import Box, Shape, unravel
+from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
 from shardwrite.journal.documents import DocumentChange, enlarged
@@ -222,7 +222,7 @@ class Session:
         return WriteSpec(
             metadata=plan.metadata,
             strategy=plan.strategy,
-            store=self.job.target.store,
+            store=self.directory.store,
             run_path=str(self.work_path),
             parts=str(self._parts),
             driver=self.driver,
@@ -465,10 +465,10 @@ class Session:
 
         They are gone if somebody has removed or renamed the directory of the array meanwhile.
         """
-        metadata, store = self.job.plan.metadata, self.job.target.store
+        metadata, store = self.job.plan.metadata, self.directory.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
-        keys = {rank: metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in some}
+        keys = {rank: metadata.key_of_rank(rank) for rank in some}
         gone = [rank for rank, key in keys.items() if store.size(key) is None]
         # A network file system may remember that there was no such file. A list is read anew.
         if gone and (gone := np.intersect1d(gone, self._lost()).tolist()):
@@ -482,12 +482,15 @@ class Session:
 
     def _lost(self) -> npt.NDArray[np.int64]:
         """Ranks of the shards that were committed, and that a list of the array does not have."""
-        from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import ranks_of_objects  # of shards that are there
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
-        there = ranks_of_objects(array, self.job.target.label)
-        return np.setdiff1d(np.flatnonzero(self.ledger.nbytes > 0), there)
+        return self.ledger.gone(ranks_of_objects(self._array(), self.job.target.label))
+
+    def _array(self) -> ShardedArray:
+        """The array that is written, with the shards that are there."""
+        from shardwrite.read.array import ShardedArray
+
+        return ShardedArray(self.job.plan.metadata, self.directory.store)
 
     def _check_there(self) -> None:
         """Check that this process finds the shards that other processes have put.
@@ -497,7 +500,7 @@ class Session:
         metadata, label = self.job.plan.metadata, self.job.target.label
         lost = self._lost()
         if len(lost):
-            key = metadata.shard_key(unravel(int(lost[0]), metadata.grid.counts))
+            key = metadata.key_of_rank(lost[0])
             raise StoreError(
                 f"{len(lost):,} shards that workers have written are not in {label}, as this "
                 f"process sees it; the first is {key!r}. The workers may reach another service: "
@@ -513,7 +516,7 @@ class Session:
         with self._publishing():
             if directory.record.replaces:
                 self._clear()
-            listed = present_listed(metadata, self.job.target.store)
+            listed = present_listed(metadata, self.directory.store)
             if self.job.makes_array:
                 return directory.publish(self.job.durability, self.driver, listed)
             if self.job.is_update or has_manifest(metadata.document):
@@ -535,6 +538,11 @@ class Session:
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
 
+    def hand_over(self) -> None:
+        """Let a new array that was built aside take the place of the old one."""
+        with self._publishing():
+            self.directory.hand_over(self.job.durability, self.driver)
+
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
 
@@ -548,7 +556,7 @@ class Session:
     def _clear(self) -> None:
         """Remove objects of an old array in a bucket that the new one does not have."""
         metadata, stored = self.job.plan.metadata, np.flatnonzero(self.ledger.nbytes > 0).tolist()
-        keys = {metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in stored}
+        keys = {metadata.key_of_rank(rank) for rank in stored}
         keys |= {REPORT_NAME} if self.job.options.keep_report else set()
         self.directory.clear(keys)
 
@@ -663,21 +671,14 @@ class Session:
         They were put after the journals were put there last. All objects of the array are the
         run's own.
         """
-        from shardwrite.read.array import ShardedArray  # of shards that are there
-
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        array = self._array()
         if array.metadata.is_sharded:
-            from shardwrite.read.inspection import (
-                inspect_shards,  # of shards that are there
-                ranks_of_objects,  # of shards that are there
-            )
-            from shardwrite.runs.kept import ledger_of  # of shards that are there
+            from shardwrite.read.inspection import inspect_shards, ranks_of_objects
 
             there = ranks_of_objects(array, self.job.target.label)
-            ranks = there[~ledger.is_done[there]]
-            table = inspect_shards(engine, array, ranks, deep=False)
-            found = ledger_of(array, table)
-            found.forget([rank for rank, _ in table.problems])
+            table = inspect_shards(engine, array, there[~ledger.is_done[there]], deep=False)
+            found = Ledger.of(array.metadata.grid, table)
+            found.forget(table.bad)
             found.peaks = ledger.peaks
             ledger.take(found, np.flatnonzero(found.is_done).tolist())
 
@@ -700,11 +701,9 @@ class Session:
         ranks = ranks[since[ranks] > 0]
         if not len(ranks):
             return set()
-        from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import change_times, ranks_of_objects
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
-        is_stored = ledger.nbytes[ranks] > 0
+        array, is_stored = self._array(), ledger.nbytes[ranks] > 0
         if array.store.has_mtime:
             changed = change_times(engine, array, ranks)
             is_good = (changed < since[ranks]) & ((changed > 0) | ~is_stored)
@@ -724,18 +723,13 @@ class Session:
             shards = [rank for rank in shards if ledger.nbytes[rank] > 0]
         if not shards:
             return
-        from shardwrite.read.array import ShardedArray  # of shards that are there
         from shardwrite.read.inspection import inspect_shards
 
-        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
-        every = np.array(sorted(shards), dtype=np.int64)
+        array, every = self._array(), np.array(sorted(shards), dtype=np.int64)
         for ranks in np.split(every, range(_N_CHECKED, len(every), _N_CHECKED)):
             since = 0.0 if self.job.begun is None else file_system_time(self.work_path)
             table = inspect_shards(engine, array, ranks, deep=deep, in_full=False)
-            lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (
-                table.index_crcs != ledger.index_crcs[ranks]
-            )
-            ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+            ledger.forget(table.against(ledger.nbytes, ledger.index_crcs).all.tolist())
             good = ranks[ledger.is_done[ranks]]
             if self.job.begun is not None and len(good):
                 line = Checked(
@@ -754,11 +748,10 @@ class Session:
         if metadata.is_sharded:
             self._check(engine, ledger, written.tolist(), deep=False)
         else:  # there is no index, and the sizes are known without reading
-            from shardwrite.read.array import ShardedArray  # of shards that are there
-            from shardwrite.read.inspection import stored_sizes  # of shards that are there
+            from shardwrite.read.inspection import ShardTable, stored_sizes
 
-            sizes = stored_sizes(engine, ShardedArray(metadata, self.job.target.store), written)
-            ledger.forget(written[sizes != ledger.nbytes[written]].tolist())
+            table = ShardTable.of_sizes(written, stored_sizes(engine, self._array(), written))
+            ledger.forget(table.against(ledger.nbytes).all.tolist())
         return len(written) - int(ledger.is_done[written].sum())
 
     def make_shard_directories(self) -> None:
@@ -769,7 +762,7 @@ class Session:
         metadata, target = self.job.plan.metadata, self.job.target
         keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
         with as_store_error(target.label, "cannot make directories"):
-            target.place.make_directories(keys, self.job.durability)
+            self.directory.place.make_directories(keys, self.job.durability)
 
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
@@ -814,7 +807,8 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
     results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]
     try:
         _publish(sessions, results)
-        for session in {session.directory.shared: session for session in sessions}.values():
+        # The first one ends last, since it may keep the values of all; see `runs.staged`.
+        for session in {each.directory.shared: each for each in reversed(sessions)}.values():
             directory = session.directory
             own = [s.directory for s in sessions if s.directory.shared == directory.shared]
             with as_store_error(directory.target.label, "cannot end"):
@@ -835,15 +829,18 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             document = session.publish()
             if document is None:
                 session.leave(result)
-            else:
-                new.append((session, document))
+                continue
+            new.append((session, document))
+            if session.directory.record.aside:
+                session.leave(result)
+                session.hand_over()
     siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
         above = session.job.target.above or id(session)
         siblings.setdefault((session.directory.shared, above), []).append((session, document))
     for (session, document), *others in siblings.values():
         session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
-    is_new = {id(session) for session, _ in new}
+    is_new = {id(session) for session, _ in new if not session.directory.record.aside}
     for session, result in zip(sessions, results, strict=True):
         if id(session) in is_new:
             session.leave(result)

@@ -12,7 +12,7 @@ from dask.task_spec import Task
 from shardwrite.errors import ChangedError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
-from shardwrite.grid import Box, unravel
+from shardwrite.grid import Box
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.place.target import resolve_place
 from shardwrite.plan.plan import Plan
@@ -61,10 +61,7 @@ def check_nothing_lost(source: StoredArray) -> None:
     lost = np.setdiff1d(np.flatnonzero(noted), there)
     if not len(lost):
         return
-    missing = [
-        metadata.shard_key(unravel(rank, metadata.grid.counts))
-        for rank in lost[:_MOST_NAMED].tolist()
-    ]
+    missing = [metadata.key_of_rank(rank) for rank in lost[:_MOST_NAMED].tolist()]
     told = ", ".join(missing[:_MOST_TOLD]) + (", ..." if len(lost) > _MOST_TOLD else "")
     raise ChangedError(
         f"{source.label} is not what its last run left. {len(lost):,} shards are gone ({told}), "

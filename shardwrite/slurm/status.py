@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -163,8 +163,13 @@ def status(target: Target) -> Status:
     - Raises UntrustedStateError if the state beside the array cannot be trusted, and there is no
       receipt of a finished run.
     """
+    return status_of_each([target])[0]
+
+
+def status_of_each(targets: Iterable[Target]) -> list[Status]:
+    """The same for several targets. SLURM is asked for one second for all of them together."""
     with looking():
-        return _status(target, targets_at(target))
+        return [_status(target, targets_at(target)) for target in targets]
 
 
 def _status(target: Target, targets: Sequence[Target]) -> Status:
@@ -249,7 +254,11 @@ class _Look:
             jobs=jobs,
             note=note,
             is_published=self.target.is_published
-            and (not self.run.record.replaces or is_there(self.run.path / "replaced")),
+            and (
+                not self.run.record.replaces
+                or self.run.is_aside
+                or is_there(self.run.path / "replaced")
+            ),
             warnings=list(self.beside.warnings),
         )
 

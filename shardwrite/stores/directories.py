@@ -177,6 +177,12 @@ WORK_PREFIX = "work-"
 """How the name of a directory in it begins that one process has to itself. Another process that
 takes the work over renames it, so `make_directories` does not make it again."""
 
+STAGED = "staged"
+"""Name of the directory in that of a run, for values that are computed before any shard changes.
+Whoever ends the run renames the latter, so `make_directories` does not make it again."""
+
+_STATE_SUFFIX = ".shardwrite"
+
 
 _MAX_TRIES = 8
 
@@ -256,7 +262,9 @@ def _is_made(path: Path, rights: Rights | None) -> bool:
 
 
 def _was_taken_over(missing: Path) -> bool:
-    """Whether a directory that is missing was one that a process had to itself."""
+    """Whether a directory that is missing was one of a run or of a process, which is over."""
+    if missing.name == STAGED:
+        return any(part.endswith(_STATE_SUFFIX) for part in missing.parts)
     is_work = missing.name.startswith(WORK_PREFIX)
     return is_work and missing.parent.name.endswith(CONVERSION_SUFFIX)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from shardwrite.grid import Shape
 from shardwrite.host.stopping import busy
@@ -114,6 +114,33 @@ class Jobs:
 # ---- Shards
 
 
+class _Held(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Shard = TypeVar("_Shard", bound=_Held)
+
+
+class Pending(Generic[_Key, _Shard]):
+    """Shards with encoded chunks that are not written, by their keys.
+
+    - `limit_nbytes`: bytes above which the shard with the most of them is due.
+    - `nbytes`: bytes of all of them, which the caller counts.
+    """
+
+    def __init__(self, limit_nbytes: int) -> None:
+        self.limit_nbytes, self.nbytes = limit_nbytes, 0
+        self.shards: dict[_Key, _Shard] = {}
+
+    def due(self, key: _Key, *, is_whole: bool) -> _Key | None:
+        """Key of the shard that should be written now: of this one if it is whole."""
+        if is_whole or self.nbytes <= self.limit_nbytes:
+            return key if is_whole else None
+        return max(self.shards, key=lambda other: self.shards[other].nbytes)
+
+
 @dataclass(slots=True, eq=False)
 class OpenShard:
     """A shard with layers that are encoded or being encoded."""
@@ -145,15 +172,14 @@ class Backlog:
         self, jobs: Jobs, buffers: Buffers, layers_per_shard: int, limit_nbytes: int
     ) -> None:
         self._jobs, self._buffers = jobs, buffers
-        self._layers_per_shard, self._limit = layers_per_shard, limit_nbytes
-        self._shards: dict[Shape, OpenShard] = {}
-        self._nbytes = 0
+        self._layers_per_shard = layers_per_shard
+        self._held: Pending[Shape, OpenShard] = Pending(limit_nbytes)
         self.n_commits = self.committed_nbytes = 0
 
     def begin(self, layer: Layer) -> OpenShard:
         """Register a layer that will be encoded, and return its shard."""
         with self._jobs.changed:
-            shard = self._shards.setdefault(layer.shard, OpenShard(layer.shard))
+            shard = self._held.shards.setdefault(layer.shard, OpenShard(layer.shard))
             shard.n_encoding += 1
             return shard
 
@@ -166,27 +192,20 @@ class Backlog:
             if encoded.number > max(shard.committed.get(depth, 0), latest):
                 shard.pending[depth] = encoded
                 nbytes = encoded.payload.nbytes - known_nbytes
-                self._nbytes += nbytes
+                self._held.nbytes += nbytes
                 self._jobs.hold(nbytes)
 
     def due(self, shard: OpenShard) -> OpenShard | None:
-        """Shard that should be committed now, or None.
-
-        This is `shard` if it is full, else the shard with the most pending bytes if the backlog
-        exceeds its limit.
-        """
+        """Shard that should be committed now, or None; see :class:`Pending`."""
         with self._jobs.changed:
             n_whole = sum(encoded.is_whole for encoded in shard.pending.values())
-            if n_whole == self._layers_per_shard:
-                return shard
-            if self._nbytes <= self._limit:
-                return None
-            return max(self._shards.values(), key=lambda other: other.nbytes)
+            due = self._held.due(shard.index, is_whole=n_whole == self._layers_per_shard)
+            return None if due is None else self._held.shards[due]
 
     def pending(self) -> list[OpenShard]:
         """Shards with layers that are not committed."""
         with self._jobs.changed:
-            return [shard for shard in self._shards.values() if shard.pending]
+            return [shard for shard in self._held.shards.values() if shard.pending]
 
     def commit(self, window: Window, shard: OpenShard) -> None:
         """Commit all pending layers of a shard."""
@@ -195,7 +214,7 @@ class Backlog:
                 pending, shard.pending = shard.pending, {}
                 shard.committed |= {depth: encoded.number for depth, encoded in pending.items()}
                 nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
-                self._nbytes -= nbytes
+                self._held.nbytes -= nbytes
             if pending:
                 window.commit(shard.index, [pending[depth] for depth in sorted(pending)])
         for encoded in pending.values():
@@ -206,4 +225,4 @@ class Backlog:
             self.committed_nbytes += nbytes
             self._jobs.hold(-nbytes)
             if not shard.pending and not shard.n_encoding:
-                self._shards.pop(shard.index, None)  # nothing is pending or being encoded
+                self._held.shards.pop(shard.index, None)  # nothing is pending or being encoded

@@ -72,7 +72,7 @@ from shardwrite.runs.array_plan import (
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_found
-from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, run_on
+from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, runs_on
 from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, intent_of
 from shardwrite.runs.kept import FinishedArray, check_finished_array, check_kept
 from shardwrite.runs.result import WriteResult, finished
@@ -681,10 +681,10 @@ class ScatteredRun:
     @contextlib.contextmanager
     def _spool(self, *, ends: bool) -> Iterator[RunDirectory]:
         """The run of the spool, for a process that writes a part, or ends the run of the scale."""
-        with run_on(self.targets.spool, (lambda _: None) if ends else None) as found:
-            if found is None:
+        with runs_on([self.targets.spool], (lambda _: None) if ends else None) as runs:
+            if not runs:
                 raise self._lost()
-            yield found
+            yield runs[0]
 
     def _ended(self) -> RunEndedError:
         """The error that another process has finished the scale."""

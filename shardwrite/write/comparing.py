@@ -46,8 +46,7 @@ def differing(array: ShardedArray, ranks: npt.NDArray[np.int64], donor: Donor) -
     """Compare some shards of an array with those of another; see `compare_encoded`."""
     messages = _compared(array, donor, ranks.tolist())
     for rank, message in messages.items():
-        metadata = array.metadata
-        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
+        key = array.metadata.key_of_rank(rank)
         read_again(donor.array.store, key, CorruptShardError(message, key=key))
     return _compared(array.afresh(), donor, list(messages))
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 FAILED = b"<Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 SLOW_SECONDS, STALL_SECONDS = 0.2, 4
 
 
@@ -156,6 +157,18 @@ class Ignoring(Passing):
         conditions = ("if-match", "if-none-match")
         kept = [(k, v) for k, v in self.headers.items() if k.lower() not in conditions]
         return self.asked(self.path, kept, body)
+
+
+class Denying(Passing):
+    """Denies each key of `denied` the paths that contain its text, as a policy of a bucket does."""
+
+    denied: dict
+
+    def forwarded(self, body):
+        signed, path = self.headers.get("Authorization") or "", f"{unquote(self.path)}/"
+        if any(key in signed and part in path for key, part in self.denied.items()):
+            return 403, "Forbidden", [("Content-Length", str(len(DENIED)))], DENIED
+        return super().forwarded(body)
 
 
 @contextmanager

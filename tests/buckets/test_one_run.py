@@ -26,7 +26,7 @@ VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
 SIZES = {"shards": 16, "chunks": 4, "source_id": "it 0"}
 NAMES = ["g/b", "a", "g/h/d"]
 STATE = "shardwrite-run/"
-MOST_REQUESTS = 25
+MOST_REQUESTS = 21
 DOCUMENTS = ["shardwrite-receipt.json", "zarr.json"]
 
 PROGRAM = """
@@ -134,15 +134,67 @@ def test_requests_of_one_more_array(moto_server, environment, url):
     assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS
 
 
-def test_another_call_for_one_of_them_is_refused_or_joins(moto, url):
+@pytest.mark.parametrize("name", ["g/b", "a"])
+def test_another_call_for_one_of_them_joins(moto, url, name):
+    """That of `a`, inside which the state lies, and that of an array whose mark says so."""
+    begin(url)
+    x = da.from_array(VALUES, chunks=(16, 32)) + NAMES.index(name)
+    result = x.to_sharded_zarr(url, name=name, **SIZES)
+    assert result.n_resumed_shards == 4
+    values = servers.values_of(moto, f"{url}/{name}")
+    np.testing.assert_array_equal(values, VALUES + NAMES.index(name))
+    assert {k.partition(STATE)[0] for k in moto.keys_of(url) if STATE in k} == {"a/"}
+    write(url)
+    check(moto, url)
+
+
+def test_a_call_for_some_of_them_joins_without_the_first_one(moto, url):
+    begin(url)
+    names, more = ["g/h/d", "g/b"], da.from_array(VALUES, chunks=(16, 32))
+    arrays = [more + 2, more]
+    results = shardwrite.store(arrays, [url] * 2, names=names, **SIZES)
+    assert [result.n_resumed_shards for result in results] == [4, 4]
+    assert not [key for key in moto.keys_of(url) if key == "a/zarr.json"], "it is not whole yet"
+    write(url)
+    check(moto, url)
+
+
+def test_the_array_that_keeps_the_state_and_one_that_comes_before_it(moto, url):
+    begin(url)
+    assert other_names(url, names=["A", "a"])[1].n_resumed_shards == 4
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/A"), VALUES)
+    assert [result.n_resumed_shards for result in write(url)] == [4, 4, 4]
+    assert not [key for key in moto.keys_of(url) if "shardwrite-run" in key]
+
+
+def test_a_call_for_some_of_them_and_another_array(moto, url):
+    """It joins the run, and begins one whose state lies with it."""
     begin(url)
     x = da.from_array(VALUES, chunks=(16, 32))
-    with pytest.raises(shardwrite.SpecError, match="together with others, and its state lies in"):
-        x.to_sharded_zarr(url, name="g/b", **SIZES)
-    # the first array holds the state, and so its call finds the run
-    result = (x + 1).to_sharded_zarr(url, name="a", **SIZES)
-    assert result.n_resumed_shards == 4
-    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/a"), VALUES + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            shardwrite.store([x, x + 5], [url] * 2, names=["g/b", "A"], **SIZES)
+    assert {k.partition(STATE)[0] for k in moto.keys_of(url) if STATE in k} == {"a/"}
+    write(url)  # the array that was added still has its state there
+    results = shardwrite.store([x, x + 5], [url] * 2, names=["g/b", "A"], **SIZES)
+    assert [result.n_resumed_shards for result in results] == [4, 4]
+    np.testing.assert_array_equal(servers.values_of(moto, f"{url}/A"), VALUES + 5)
+    assert not [key for key in moto.keys_of(url) if "shardwrite-run" in key]
+
+
+def test_a_call_of_another_plan_for_one_of_them_is_refused(moto, url):
+    begin(url)
+    x = da.from_array(VALUES, chunks=(16, 32))
+    with pytest.raises(shardwrite.JournalError, match=r"another plan was begun for .*g/b"):
+        x.to_sharded_zarr(url, name="g/b", **{**SIZES, "source_id": "another"})
+    with pytest.raises(shardwrite.JournalError, match="writes 2 other arrays, too"):
+        x.to_sharded_zarr(url, name="g/b", restart=True, **{**SIZES, "source_id": "another"})
+    above, _, last = url.rpartition("/")
+    own = f"{url}/g/b"  # lies in no hierarchy that this call knows
+    with pytest.raises(shardwrite.SpecError, match=rf"state lies in {url}/a: make the call"):
+        x.to_sharded_zarr(own, **SIZES)
+    assert x.to_sharded_zarr(above, name=f"{last}/g/b", **SIZES).n_resumed_shards == 4
     write(url)
     check(moto, url)
 
@@ -174,6 +226,28 @@ def test_a_call_of_its_own_that_came_first(moto, url, is_published):
     with pytest.raises(shardwrite.ShardwriteError):
         write(url)
     np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
+
+
+def test_a_run_of_others_that_came_first_is_named_with_its_keeper(moto, url):
+    """Its mark is found when this call puts its own."""
+    begun = []
+
+    def meanwhile(*_, **more):
+        if not begun:
+            begun.append("yes")
+            with pytest.MonkeyPatch.context() as other:
+                seams.before(other, "look for missing shards", stop)
+                with pytest.raises(KeyboardInterrupt):
+                    other_names(url, names=["0", "g/b"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "mark the array as a run's", meanwhile)
+        with pytest.raises(shardwrite.JournalError) as caught:
+            write(url)
+    told = str(caught.value)
+    assert f"writes {url}/g/b together with others, and its state lies in {url}/0: make" in told
+    assert "run_dir" not in told
+    other_names(url, names=["0", "g/b"])
 
 
 @pytest.mark.long
@@ -336,8 +410,6 @@ def test_recover_leaves_a_run_alone_whose_state_is_not_lost(moto, url):
     for more in ({}, {"dry_run": True}):
         with pytest.raises(shardwrite.JournalError, match="keeps its state in the bucket"):
             shardwrite.recover(url, x, name="g/b", **SIZES, **more)
-    with pytest.raises(shardwrite.SpecError, match="make the call that it was begun with"):
-        other_names(url, names=["Z", "a"])
     assert [result.n_resumed_shards for result in write(url)] == [4, 4, 4]
     check(moto, url)
 
@@ -422,6 +494,34 @@ def test_a_part_of_some_of_the_arrays(moto, url):
         shardwrite.finalize(url, name=NAMES[2], n_parts=1)
         shardwrite.finalize(url, names=NAMES, n_parts=1)
     check(moto, url)
+
+
+@pytest.mark.parametrize("restart", some([False, True], True))
+def test_arrays_that_are_reached_with_other_keys_have_runs_of_their_own(moto_server, url, restart):
+    """One run would look at all of its arrays with the keys of one."""
+    keys = {"AKIAONE": "/y/", "AKIATWO": "/a/"}
+    how = {"kind": proxy.Denying, "denied": keys}
+    with proxy.before(moto_server, **how) as (server, _):
+        prefix = servers.below_bucket(url)
+        stores = [server.client(prefix, access_key_id=key) for key in keys]
+        x = da.from_array(VALUES, chunks=(16, 32))
+
+        def call(**more):
+            with dask.config.set(scheduler="sync"):
+                return shardwrite.store([x, x + 1], stores, names=["a", "y"], **{**SIZES, **more})
+
+        with pytest.MonkeyPatch.context() as patch:
+            seams.before(patch, "look for missing shards", stop)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        state = {key.partition(STATE)[0] for key in moto_server.keys_of(url) if STATE in key}
+        assert state == {"a/", "y/"}
+        n = 0 if restart else 4
+        assert [result.n_resumed_shards for result in call(restart=restart)] == [n, n]
+        assert [result.n_resumed_shards for result in call()] == [4, 4]
+    for n, name in enumerate(["a", "y"]):
+        np.testing.assert_array_equal(servers.values_of(moto_server, f"{url}/{name}"), VALUES + n)
+    assert not [key for key in moto_server.keys_of(url) if "shardwrite-run" in key]
 
 
 @pytest.fixture

@@ -97,6 +97,24 @@ def test_updates_of_large_shards(service, environment, url):
         assert shardwrite.verify(url, deep=True, against=x).is_good
 
 
+def test_an_update_that_keeps_its_values(moto, environment, url, x):
+    """Its source reads the array, too, which no plan counts."""
+    with proxy.before(moto) as (server, faults), dask.config.set(scheduler="sync"):
+        environment(server)
+        x.to_sharded_zarr(url, shards=16, chunks=4)
+        y = shardwrite.from_sharded_zarr(url)[::-1]
+        planned = shardwrite.plan_region(y, url, ...).traffic
+        faults.seen.clear()
+        shardwrite.write_region(y, url, ...)
+        n_put = sum(method == "PUT" for method, _ in faults.seen)
+        np.testing.assert_array_equal(shardwrite.open_sharded(url)[:, :], VALUES[:128, :128][::-1])
+    assert n_put - 1 <= planned.requests.n_put <= n_put + 2 * MARGIN.n_put
+    assert planned.put_nbytes > 3 * x.nbytes
+    assert planned.get_nbytes >= x.nbytes
+    left = {key for key in moto.keys_of(url) if not key.startswith("c/")}
+    assert left == {"zarr.json", "shardwrite-receipt.json"}
+
+
 def test_plans_show_it(moto, url, x, tmp_path):
     layout = {"shards": 16, "chunks": 4}
     assert shardwrite.plan(x, **layout).traffic is None

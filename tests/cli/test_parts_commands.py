@@ -72,6 +72,25 @@ def test_a_source_that_the_plan_names_need_not_be_given_again(begun):
     np.testing.assert_array_equal(shardwrite.open_sharded("x.zarr")[...], VALUES)
 
 
+def test_a_look_before_the_end_shows_the_arrays_that_were_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", VALUES)
+    words = ["h", "--names", "a,b,c", "--shards", 32, "--chunks", 8]
+    assert run("init", "x.npy", "x.npy", "x.npy", *words).exit_code == 0
+    assert run("write-part", "x.npy", "h", "0/1", "--name", "b").exit_code == 0
+    look = ["finalize", "h", "--dry-run", "--json"]
+    done = run(*look, "--names", "a,b")
+    assert done.exit_code == 85
+    found = json.loads(done.output)
+    assert [Path(one["path"]).name for one in found] == ["a", "b"]
+    assert [one["n_done_shards"] for one in found] == [0, 4]
+    assert json.loads(run(*look).output)["n_shards"] == 12, "all of the hierarchy"
+    assert run("finalize", "h", "--name", "b").exit_code == 0
+    (found,) = json.loads(run(*look, "--names", "b").output)
+    assert found["is_published"]
+    assert run(*look, "--names", "a", "--name", "b").exit_code == 2
+
+
 def test_options_for_a_source_that_is_not_given_are_refused(begun):
     for option in (["--axes", "yx"], ["--source-chunks", "9"], ["--source-id", "it"]):
         done = run("write-part", "x.zarr", "0/1", *option)

@@ -322,6 +322,14 @@ def rows() -> Iterator[Row]:
         name = f"SIGKILL at a random moment of a change in a bucket of {what}"
         command = f"bucket_kills.py --server {server} --kills {{n}} --seed {{seed}}"
         yield Row(name, 100, 50, command, of_bucket_kills)
+    for where, what in {
+        "threads": "before an effect of an update that reads what it changes",
+        "workers": "at a random moment of such an update on two workers",
+        "moto": "at a random moment of such an update in a bucket of moto",
+    }.items():
+        command = f"self_reading.py --where {where} --cases {{n}} --seed {{seed}}"
+        wanted = 200 if where == "threads" else 100
+        yield Row(f"SIGKILL {what}", wanted, 50, command, of_bucket_kills)
     name = "frozen before the put of a shard into a bucket of moto, taken over, thawed"
     command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
     yield Row(name, 60, 30, command, of_bucket_kills)

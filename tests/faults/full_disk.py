@@ -367,8 +367,6 @@ class Bench:
                 if case.effect and not case.is_bad:
                     self._disk.fill()  # what the process has given back when it failed
                     self._follow(case, lambda: judging.follow(scenario, case.follow_up))
-                    if case.operation == "replacement" and case.follow_up == "abandon":
-                        scenario.acked = set()  # the old array is back, if anything was begun
                     judging.judge(case, scenario)
             finally:
                 self._disk.free()

@@ -31,6 +31,7 @@ from shardwrite import ShardWriter
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import power_cut
+import seams
 import update_cuts
 from leftovers import left_over
 from scenarios import SCENARIOS, STRATEGIES, UNSHARDED, Scenario
@@ -164,6 +165,8 @@ def follow(scenario: Scenario, what: str) -> None:
     with refusals_of(scenario):
         if what == "abandon":
             shardwrite.abandon(scenario.path)
+            if scenario.case.operation == "replacement":
+                scenario.acked = set()  # the old array stays
         elif what == "other":
             scenario.other()
         elif what == "writer":
@@ -214,10 +217,13 @@ def judge(case: Case, scenario: Scenario) -> None:
             case.lost = [f"all {len(scenario.acked)}: no metadata"]
         return
     lost, torn = set(case.lost), set(case.torn)
+    built = seams.built_at(scenario.path)
+    if built != scenario.path:
+        torn |= torn_old(scenario, metadata)
     for unit, at in scenario.boxes().items():
         if at[0].start >= metadata.grid.shape[0] and unit in scenario.acked:
             lost.add(f"{unit} is beyond the end")
-    for reader, area, found in readings(scenario.path, metadata):
+    for reader, area, found in readings(built, metadata):
         for unit, at in scenario.boxes().items():
             if any(
                 a.start is not None and not b.start <= a.start < b.stop
@@ -230,6 +236,15 @@ def judge(case: Case, scenario: Scenario) -> None:
             if what:
                 (lost if unit in scenario.acked else torn).add(f"{unit} by {reader}: {what}")
     case.lost, case.torn = sorted(lost), sorted(torn)
+
+
+def torn_old(scenario: Scenario, metadata) -> set[str]:
+    """Readers that do not find the old array whole, while another is built aside."""
+    return {
+        f"the old array, by {reader}"
+        for reader, area, found in readings(scenario.path, metadata)
+        if found is None or not (found == scenario.candidates[-1][area]).all()
+    }
 
 
 def relative(at, area) -> tuple[slice, ...]:

@@ -136,18 +136,18 @@ def slowly(acks):
 
 
 def shards_on_disk(path):
-    """Inode and time of every shard's file."""
+    """Inode and time of every shard's file, by its path in the array."""
+    built = seams.built_at(path)
     return {
-        p: (p.stat().st_ino, p.stat().st_mtime_ns)
-        for p in (path / "c").rglob("*")
+        p.relative_to(built): (p.stat().st_ino, p.stat().st_mtime_ns)
+        for p in (built / "c").rglob("*")
         if p.is_file() and p.suffix != ".swtmp"
     }
 
 
-def ranks_of(path, files, counts):
+def ranks_of(files, counts):
     return {
-        int(np.ravel_multi_index(tuple(int(i) for i in file.relative_to(path / "c").parts), counts))
-        for file in files
+        int(np.ravel_multi_index(tuple(int(i) for i in file.parts[1:]), counts)) for file in files
     }
 
 
@@ -224,9 +224,17 @@ def kill_once(directory, rng) -> Kill:
     found.finished = os.WIFEXITED(status)
     found.acked = len(acked)
     run = list(seams.state_beside(path).glob("run-*"))
+    is_aside = seams.built_at(path) != path
     was_moved = (
-        old is None or bool(acked) or found.finished or bool(run and (run[0] / "replaced").exists())
+        old is None
+        or bool(acked)
+        or found.finished
+        or is_aside
+        or bool(run and (run[0] / "replaced").exists())
     )
+    if is_aside:
+        pid = child(oracle.check_values, path, oracle.values(wanted.shape, 1000), log=log)
+        found.trouble += ended_well(pid, log)
     counts = plan.metadata.grid.counts
     before = shards_on_disk(path) if was_moved and path.exists() else {}
     found.there = len(before)
@@ -246,7 +254,7 @@ def kill_once(directory, rng) -> Kill:
     after = shards_on_disk(path)
     redone = [file for file in before if after.get(file) != before[file]]
     found.redone = len(redone)
-    found.redone_acked = len(ranks_of(path, redone, counts) & acked)
+    found.redone_acked = len(ranks_of(redone, counts) & acked)
     return found
 
 
@@ -324,8 +332,7 @@ def journalled(path):
     """Files of the shards that the journals of the run at a path know."""
     counts = oracle.metadata_of(path).grid.counts
     return {
-        path / "c" / "/".join(map(str, np.unravel_index(rank, counts)))
-        for rank in seams.done_shards(path)
+        Path("c", *map(str, np.unravel_index(rank, counts))) for rank in seams.done_shards(path)
     }
 
 

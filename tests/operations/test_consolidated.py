@@ -180,11 +180,15 @@ def replace(source, path, **keywords):
     source.to_sharded_zarr(path, shards=8, chunks=4, mode="w", source_id="new", **keywords)
 
 
-def test_nobody_sees_an_array_that_is_being_replaced(path):
+@pytest.mark.parametrize("publish", ["first", "last"])
+def test_everybody_sees_the_old_array_while_a_new_one_is_made(path, publish):
     with pytest.raises(OSError, match="tape"):
-        replace(failing(), path)
-    assert seen(path) is None, "not the old document with the new chunks"
-    replace(da.from_array(NEW, chunks=7), path)
+        replace(failing(), path, publish=publish)
+    if publish == "last":
+        np.testing.assert_array_equal(seen(path), OLD)
+    else:
+        assert not (seen(path) == OLD).any(), "not the old document with the new chunks"
+    replace(da.from_array(NEW, chunks=7), path, publish=publish)
     check(path, NEW)
 
 
@@ -192,18 +196,23 @@ def test_nobody_sees_an_array_that_is_being_replaced(path):
 def test_a_replacement_that_is_given_up(path, publish):
     with pytest.raises(OSError, match="tape"):
         replace(failing(), path, publish=publish)
-    assert (seen(path) is None) == (publish == "last")
     seams.give_up(seams.run_of(path))
     check(path, OLD)
 
 
-def test_a_replacement_that_is_given_up_before_it_has_begun(path, monkeypatch):
-    killed(monkeypatch, "set the old array aside")
+@pytest.mark.parametrize("publish", ["first", "last"])
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_a_replacement_that_ends_where_no_group_lists_an_array(path, monkeypatch, publish, then):
+    step = "exchange two names" if publish == "last" else "set the old array aside"
+    killed(monkeypatch, step)
     with pytest.raises(Killed):
-        replace(da.from_array(NEW, chunks=7), path)
+        replace(da.from_array(NEW, chunks=7), path, publish=publish)
     assert seen(path) is None
-    seams.give_up(seams.run_of(path))
-    check(path, OLD)
+    if then == "again":
+        replace(da.from_array(NEW, chunks=7), path, publish=publish)
+    else:
+        shardwrite.abandon(path)
+    check(path, NEW if then == "again" else OLD)
 
 
 def test_an_array_that_was_removed_by_hand_and_comes_again(path):

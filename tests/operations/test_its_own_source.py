@@ -1,4 +1,4 @@
-"""An array is not replaced by what is read from it."""
+"""An array that is replaced by what is read from it: in a directory, it stays until then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
+from helpers import Killed
 from zarr.storage import MemoryStore
 
 import shardwrite
@@ -34,28 +36,74 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_it_is_refused_before_anything_is_removed(reader, tmp_path):
-    zarr.create_group(tmp_path)
-    path = tmp_path / "x"
+def make(path, reader):
+    """An array, and what a reader makes of it."""
     known = {"dimension_names": ("y", "x")} if reader == "xarray" else {}
     shardwrite.to_sharded_zarr(VALUES, path, **known, **SIZES)
     x = READERS[reader](path)
+    shardwrite.to_sharded_zarr(x, path.parent / "other", **NEW)
+    return x, zarr.open_array(path.parent / "other")[...]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_it_is_read_until_the_new_one_is_whole(reader, tmp_path):
+    zarr.create_group(tmp_path)
+    x, wanted = make(tmp_path / "x", reader)
+    with pytest.raises(SpecError, match="the same call is known again"):
+        shardwrite.to_sharded_zarr(x, tmp_path / "x", **NEW)
+    shardwrite.to_sharded_zarr(x, tmp_path / "x", **NEW, source_id="it")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x")[...], wanted)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_it_is_refused_where_it_would_be_hidden_first(reader, tmp_path):
+    zarr.create_group(tmp_path)
+    x, _ = make(tmp_path / "x", reader)
     before = sorted(os.walk(tmp_path))
     with pytest.raises(SpecError, match="the source reads the array that it is to replace"):
-        shardwrite.to_sharded_zarr(x, path, **NEW)
+        shardwrite.to_sharded_zarr(x, tmp_path / "x", **NEW, publish="first")
     assert sorted(os.walk(tmp_path)) == before
-    shardwrite.to_sharded_zarr(x, tmp_path / "other", **NEW)
-    wanted = zarr.open_array(tmp_path / "other")[...]
-    shardwrite.to_sharded_zarr(wanted, path, **NEW)  # it was computed first
-    np.testing.assert_array_equal(zarr.open_array(path)[...], wanted)
+
+
+@pytest.mark.parametrize("step", ["enter shards", "exchange two names", "end a run"])
+@pytest.mark.parametrize("shards", [(20, 30), (5, 10)])
+def test_an_interrupted_call_computes_from_the_old_array_again(tmp_path, step, shards):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+
+    def write():
+        x = da.from_zarr(tmp_path / "x")
+        doubled = 2 * x[::-1]
+        how = NEW | {"shards": shards, "source_id": "doubled"}
+        return shardwrite.to_sharded_zarr(doubled, tmp_path / "x", **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        seams.kill_before(patch, step, Killed)
+        with pytest.raises(Killed):
+            write()
+    write()
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x")[...], 2 * VALUES[::-1])
+    write()  # it is done, and nothing is doubled again
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x")[...], 2 * VALUES[::-1])
+
+
+def test_two_arrays_change_places(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b"]
+    zarr.create_group(tmp_path)
+    for path, values in zip(paths, (VALUES, -VALUES), strict=True):
+        shardwrite.to_sharded_zarr(values, path, **SIZES)
+    a, b = map(da.from_zarr, paths)
+    shardwrite.store([b, a], [tmp_path] * 2, names=["a", "b"], source_id="swap", **NEW)
+    np.testing.assert_array_equal(zarr.open_array(paths[0])[...], -VALUES)
+    np.testing.assert_array_equal(zarr.open_array(paths[1])[...], VALUES)
 
 
 def test_under_another_path_and_by_the_patch(tmp_path):
     shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
     os.symlink(tmp_path, tmp_path / "link")
-    with patch_dask(), pytest.raises(SpecError, match="is to replace"):
-        da.from_zarr(tmp_path / "link" / "x").to_zarr(tmp_path / "x", **NEW)
+    with patch_dask():
+        with pytest.raises(SpecError, match="is to replace"):
+            da.from_zarr(tmp_path / "link" / "x").to_zarr(tmp_path / "x", **NEW, publish="first")
+        da.from_zarr(tmp_path / "link" / "x").to_zarr(tmp_path / "x", **NEW, source_id="it")
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x")[...], VALUES)
 
 
@@ -73,9 +121,12 @@ def test_in_memory_only_the_same_array_is_refused():
     np.testing.assert_array_equal(zarr.open_group(store)["b"][...], VALUES + 1)
 
 
-def test_parts_that_would_read_it(tmp_path):
-    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
-    x = shardwrite.from_sharded_zarr(tmp_path / "x")
-    with pytest.raises(SpecError, match="is to replace"):
-        shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **SIZES), mode="w")
-    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x")[...], VALUES)
+def test_parts_that_read_it(tmp_path):
+    path = tmp_path / "x"
+    shardwrite.to_sharded_zarr(VALUES, path, **SIZES)
+    x = shardwrite.from_sharded_zarr(path) + 1
+    shardwrite.prepare(x, path, shardwrite.plan(x, **SIZES, source_id="it"), mode="w")
+    for index in range(2):
+        shardwrite.write_part(x, path, index, 2, source_id="it")
+    shardwrite.finalize(path)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES + 1)

@@ -89,6 +89,37 @@ def test_finalize_names_parts_over_all_arrays(tmp_path, arrays, harm):
         np.testing.assert_array_equal(found[name][...], x)
 
 
+@pytest.mark.parametrize("place", ["directory", "bucket"])
+def test_an_end_of_one_array_names_parts_over_all_arrays(tmp_path, arrays, place):
+    new = tmp_path / "new" if place == "directory" else obstore.store.MemoryStore()
+    shardwrite.prepare(arrays, new, plans_of(arrays), names=NAMES)
+    written(arrays, new, 4, [0, 3])
+    told = []
+    for which in ({"names": NAMES}, {"name": "images/b"}):
+        with pytest.raises(IncompleteError) as caught:
+            shardwrite.finalize(new, n_parts=4, **which)
+        told.append((caught.value.parts, caught.value.missing))
+    assert told[0] == told[1]
+    assert told[0][0] == [1, 2]
+    (note,) = [text for text in caught.value.__notes__ if "The parts are those of all" in text]
+    assert "of images/b parts 0, 1, 2 of 4" in note, "as a call for it alone would cut it"
+    written(arrays, new, 4, [1, 2])
+    assert shardwrite.finalize(new, name="images/b", n_parts=4).n_shards == 16
+    assert [one.n_shards for one in shardwrite.finalize(new, names=NAMES)] == [16, 16, 8]
+
+
+def test_an_end_of_one_array_that_alone_is_not_whole(tmp_path, arrays):
+    new = tmp_path / "new"
+    shardwrite.prepare(arrays, new, plans_of(arrays), names=NAMES)
+    written(arrays, new, 4)
+    (new / "c/c/1/3").unlink()
+    with pytest.raises(IncompleteError, match="part 3 of 4 must be written again") as caught:
+        shardwrite.finalize(new, name="c", n_parts=4)
+    assert (caught.value.parts, caught.value.missing) == ([3], ["c/1/3"])
+    written(arrays, new, 4, [3])
+    shardwrite.finalize(new, name="c", n_parts=4)
+
+
 def test_sources_that_plans_name_need_not_be_given_again(tmp_path, arrays):
     olds = [zarr.create_array(tmp_path / f"old{n}", data=x.compute()) for n, x in enumerate(arrays)]
     new = tmp_path / "new"

@@ -1,4 +1,7 @@
-"""An array is not changed by what is read from it: an interrupted run would read it changed."""
+"""Updates whose source reads what they change, in whatever way it reads it.
+
+`tests/faults/self_reading.py` interrupts them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from click.testing import CliRunner
 from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError, patch_dask
+from shardwrite import AppendOnly, FixedOrder, PlanError, ShardWriter, SpecError, patch_dask
 from shardwrite.cli import main
 from shardwrite.runs.reads import refuse_reading
 from shardwrite.sources import as_dask, open_source
@@ -43,11 +46,13 @@ def linked(path):
 
 def closing_over(path):
     array = zarr.open_array(path)
-    return da.ones(VALUES.shape, "i4", chunks=VALUES.shape).map_blocks(lambda b: b + array[...])
+    return da.ones(VALUES.shape, dtype="i4", chunks=VALUES.shape).map_blocks(
+        lambda b: b + array[...]
+    )
 
 
 def given(*arguments, **keywords):
-    block = da.ones(VALUES.shape, "i4", chunks=VALUES.shape)
+    block = da.ones(VALUES.shape, dtype="i4", chunks=VALUES.shape)
     return block.map_blocks(plus, *arguments, dtype="i4", **keywords)
 
 
@@ -74,12 +79,12 @@ SPELLINGS = {
     )["x"],
     "source of a file": lambda p: as_dask(open_source(str(p))),
     "source itself": lambda p: open_source(str(p.parent), dataset="x"),
-    "group": lambda p: da.ones(VALUES.shape, "i4", chunks=VALUES.shape).map_blocks(
+    "group": lambda p: da.ones(VALUES.shape, dtype="i4", chunks=VALUES.shape).map_blocks(
         lambda b, group: b + group["x"][:24, :30], zarr.open_group(p.parent), dtype="i4"
     ),
     "opened by a task": lambda p: delayed(dask.delayed(zarr.open_array)(str(p))),
     "group opened by a task": lambda p: delayed(dask.delayed(zarr.open)(p.parent)["x"]),
-    "partial function": lambda p: da.ones(VALUES.shape, "i4", chunks=VALUES.shape).map_blocks(
+    "partial function": lambda p: da.ones(VALUES.shape, dtype="i4", chunks=VALUES.shape).map_blocks(
         functools.partial(plus, other=zarr.open_array(p)), dtype="i4"
     ),
     "closure": closing_over,
@@ -122,23 +127,33 @@ def refused(call, root, message=CHANGED):
     assert contents(root) == before
 
 
+def values_in(spelling, x):
+    """What a source holds now."""
+    return np.asarray(x[...] if spelling in ("tensorstore", "source itself") else x)
+
+
 def check_spelling(spelling, strategy, path):
+    """It is recognised, and the values are those that it had before."""
     x = SPELLINGS[spelling](path)
     how = {"strategy": STRATEGIES[strategy], "casting": "unsafe"}
-    refused(lambda: shardwrite.to_sharded_zarr(x, path, region=..., **how), path.parent)
-    refused(lambda: shardwrite.to_sharded_zarr(x, path, region="append", **how), path.parent)
-    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES)
+    assert shardwrite.plan_region(x, path, ..., **how).staged_with
+    before, wanted = zarr.open_array(path)[...], values_in(spelling, x)
+    shardwrite.to_sharded_zarr(x, path, region=..., **how)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], wanted)
+    shardwrite.write_region(before, path, ..., strategy=STRATEGIES[strategy])
+    assert not list(path.parent.glob("*.shardwrite"))
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling_is_refused_before_the_first_byte(spelling, path):
+def test_every_spelling_is_recognised_and_right(spelling, path):
     check_spelling(spelling, "replace", path)
-    # Nothing is wrong with the source itself: another array in the same group takes it.
+    # Another array in the same group takes it as any source.
     if "group" not in spelling:
         x = SPELLINGS[spelling](path) if spelling != "link" else zarr.open_array("link")
-        wanted = np.asarray(x[...] if spelling in ("tensorstore", "source itself") else x)
-        shardwrite.to_sharded_zarr(x, path.parent / "other", region=..., casting="unsafe")
-        np.testing.assert_array_equal(zarr.open_array(path.parent / "other")[...], wanted)
+        other, wanted = path.parent / "other", values_in(spelling, x)
+        assert shardwrite.plan_region(x, other, ..., casting="unsafe").staged_with is None
+        shardwrite.to_sharded_zarr(x, other, region=..., casting="unsafe")
+        np.testing.assert_array_equal(zarr.open_array(other)[...], wanted)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -166,10 +181,6 @@ def test_every_spelling_and_strategy_with_threads_and_workers(workers, path, tmp
         Client(cluster),
     ):
         check_all()
-        twice = shardwrite.to_sharded_zarr(2 * da.from_zarr(path), path.parent / "twice", **SIZES)
-        x = shardwrite.from_sharded_zarr(twice.path)
-        shardwrite.write_region(x, path, ...)
-    np.testing.assert_array_equal(zarr.open_array(path)[...], 2 * VALUES)
 
 
 def into_writer(path, call):
@@ -177,48 +188,155 @@ def into_writer(path, call):
         call(writer)
 
 
+RIGHT = {
+    "region": (
+        lambda x, p: shardwrite.write_region(x[:12], p, slice(12, 24)),
+        np.concatenate([VALUES[:12], VALUES[:12]]),
+    ),
+    "one region of several": (
+        lambda x, p: shardwrite.store(
+            [x[:12], np.ones((12, 30), "i4")], [p, p], regions=[slice(12, 24), slice(0, 12)]
+        ),
+        np.concatenate([np.ones((12, 30)), VALUES[:12]]),
+    ),
+    "swap of two regions": (
+        lambda x, p: shardwrite.store([x[12:], x[:12]], [p, p], regions=[np.s_[:12], np.s_[12:]]),
+        np.concatenate([VALUES[12:], VALUES[:12]]),
+    ),
+    "swap of two arrays": (
+        lambda x, p: shardwrite.store(
+            [da.from_zarr(p.parent / "other") + 1, x], [p, p.parent / "other"], regions=...
+        ),
+        VALUES + 1,
+    ),
+    "append": (
+        lambda x, p: shardwrite.to_sharded_zarr(x, p, region="append"),
+        np.concatenate([VALUES, VALUES]),
+    ),
+    "mode": (lambda x, p: shardwrite.to_sharded_zarr(x + 1, p, mode="r+"), VALUES + 1),
+    "either mode": (lambda x, p: shardwrite.to_sharded_zarr(x + 1, p, mode="a"), VALUES + 1),
+    "array of zarr": (
+        lambda x, p: shardwrite.to_sharded_zarr(x[::-1], zarr.open_array(p)),
+        VALUES[::-1],
+    ),
+    "read again": (
+        lambda x, p: shardwrite.write_region(x + 1, p, ..., return_stored=True).compute(),
+        VALUES + 1,
+    ),
+    "restart": (lambda x, p: shardwrite.write_region(x + 1, p, ..., restart=True), VALUES + 1),
+    "with new arrays": (
+        lambda x, p: shardwrite.store(
+            [x + 1, da.ones((8, 8), chunks=4)],
+            [p, p.parent / "new"],
+            regions=[..., None],
+        ),
+        VALUES + 1,
+    ),
+}
+"""Calls, and what stands in the array after them."""
+
+
+@pytest.mark.parametrize("call", RIGHT)
+def test_every_call_is_right(call, path):
+    act, wanted = RIGHT[call]
+    act(da.from_zarr(path), path)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], wanted)
+    if call == "swap of two arrays":
+        np.testing.assert_array_equal(zarr.open_array(path.parent / "other")[...], VALUES)
+    assert not list(path.parent.glob("*.shardwrite"))
+
+
 CALLS = {
-    "region": lambda x, p: shardwrite.write_region(x[:12], p, slice(12, 24)),
-    "one region of several": lambda x, p: shardwrite.store(
-        [x[:12], np.ones((12, 30), "i4")], [p, p], regions=[slice(12, 24), slice(0, 12)]
-    ),
-    "swap of two arrays": lambda x, p: shardwrite.store(
-        [da.from_zarr(p.parent / "other"), x], [p, p.parent / "other"], regions=...
-    ),
-    "mode": lambda x, p: shardwrite.to_sharded_zarr(x, p, mode="r+"),
-    "either mode": lambda x, p: shardwrite.to_sharded_zarr(x, p, mode="a"),
-    "array of zarr": lambda x, p: shardwrite.to_sharded_zarr(x, zarr.open_array(p)),
     "later": lambda x, p: shardwrite.write_region(x, p, ..., compute=False),
-    "read again": lambda x, p: shardwrite.write_region(x, p, ..., return_stored=True),
-    "named source": lambda x, p: shardwrite.write_region(x, p, ..., source_id="mine"),
-    "restart": lambda x, p: shardwrite.write_region(x, p, ..., restart=True),
+    "several later": lambda x, p: shardwrite.store([x], [p], regions=..., compute=False),
     "repair": lambda x, p: shardwrite.repair(p, x),
     "writer of slices": lambda x, p: into_writer(p, lambda w: w.__setitem__(slice(0, 24), x + 1)),
     "writer that appends": lambda x, p: into_writer(p, lambda w: w.append(x[:1])),
+    "new array": lambda x, p: shardwrite.store(
+        [x, x + 1], [p.parent / "new", p], regions=[None, ...]
+    ),
+    "staged new array": lambda x, p: shardwrite.to_sharded_zarr(x, p.parent / "new", staged=True),
+    "staged new array in store": lambda x, p: shardwrite.store(
+        [x], [p.parent / "new"], staged=True
+    ),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_every_call_refuses(call, path):
+def test_every_other_call_refuses(call, path):
     if call == "repair":  # else there is nothing to write
         os.unlink(path / "c/0/0")
-    refused(lambda: CALLS[call](da.from_zarr(path), path), path.parent)
+    message = "is for updates" if "staged" in call else "the source reads "
+    refused(lambda: CALLS[call](da.from_zarr(path), path), path.parent, message)
+
+
+def test_a_finished_call_with_a_source_id_is_not_made_twice(path):
+    x = da.from_zarr(path) + 1
+    for _ in range(2):
+        shardwrite.write_region(x, path, ..., source_id="once")
+    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES + 1)
+    os.unlink(path / "c/0/0")  # and not at all where it would read what it has written
+    with pytest.raises(shardwrite.ChangedError, match="is not what its last run left"):
+        shardwrite.write_region(x, path, ..., source_id="once")
+
+
+def test_a_function_that_nobody_can_see_into(path):
+    at = str(path)
+
+    def flipped(block, block_info=None):
+        where = tuple(slice(*span) for span in block_info[0]["array-location"])
+        return zarr.open_array(f"{at}")[...][::-1][where] + block
+
+    zeros = da.zeros(VALUES.shape, dtype="i4", chunks=(24, 7))
+    x = zeros.map_blocks(flipped, dtype="i4")
+    assert shardwrite.plan_region(x, path, ...).staged_with is None
+    assert shardwrite.plan_region(x, path, ..., staged=True).kept_nbytes == VALUES.nbytes
+    shardwrite.write_region(x, path, ..., staged=True)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES[::-1])
+
+
+def test_what_the_plan_says(path):
+    x = shardwrite.from_sharded_zarr(path)
+    plan = shardwrite.plan_region(x[:12] + 1, path, slice(12, 24))
+    assert plan.kept_nbytes == 12 * 30 * 4
+    assert plan.to_dict()["kept_nbytes"] == plan.kept_nbytes
+    assert "kept values" in str(plan)
+    plain = shardwrite.plan_region(np.ones((12, 30), "i4"), path, slice(12, 24))
+    assert plain.kept_nbytes == 0
+    assert "kept_nbytes" not in plain.to_dict()
+    assert plan.digest != plain.digest
+
+
+def test_values_that_do_not_fit_on_the_disk(path, monkeypatch):
+    real = os.statvfs
+
+    def full(where):
+        found = real(where)
+        n_free = VALUES.nbytes // found.f_frsize
+        return os.statvfs_result((*found[:4], n_free, *found[5:]))
+
+    x = da.from_zarr(path) + 1
+    large = da.concatenate([x] * 8 * (real(path).f_frsize // VALUES.nbytes + 1))
+    monkeypatch.setattr(os, "statvfs", full)
+    before = contents(path.parent)
+    with pytest.raises(PlanError, match="are free; make room there") as info:
+        shardwrite.write_region(large, path, "append")
+    assert info.value.fields["needed_nbytes"] == large.nbytes
+    assert contents(path.parent) == before
 
 
 def test_the_patch_and_the_command_line(path):
     x = da.from_zarr(path)
-
-    def patched():
-        with patch_dask():
-            x.to_zarr(zarr.open_array(path), region=(slice(None), slice(None)))
-
-    refused(patched, path.parent)
-    before = contents(path.parent)
-    region = ["--region", "0:24,0:30"]
+    with patch_dask():
+        x[::-1].to_zarr(zarr.open_array(path), region=(slice(None), slice(None)))
+    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES[::-1])
+    half = path.parent / "other"
+    result = CliRunner().invoke(main, ["update", str(path), str(half), "--region", "0:24,0:30"])
+    assert result.exit_code == 0
+    region = ["--region", "0:24,0:30", "--dry-run"]
     result = CliRunner().invoke(main, ["update", str(path), str(path), *region])
-    assert result.exit_code == 2
-    assert CHANGED in result.output
-    assert contents(path.parent) == before
+    assert result.exit_code == 0
+    assert "kept values" in result.output
 
 
 def test_in_memory_and_with_a_view_of_the_store():
@@ -230,13 +348,15 @@ def test_in_memory_and_with_a_view_of_the_store():
         zarr.open_array(MemoryStore(store._store_dict), path="a"),
         zarr.open_array(LoggingStore(store), path="a"),
     ]
-    for array in views:
-        with pytest.raises(SpecError, match=CHANGED):
-            shardwrite.write_region(array, store, ..., name="a")
-        shardwrite.write_region(array, store, ..., name="b")
+    for n, array in enumerate(views):
+        shardwrite.write_region(da.from_array(array) + 1, store, ..., name="a")
+        np.testing.assert_array_equal(views[0][...], VALUES + n + 1)
+        assert shardwrite.plan_region(array, store, ..., name="b").staged_with is None
     with pytest.raises(SpecError, match="is to replace"):
         shardwrite.to_sharded_zarr(views[0], store, name="a", mode="w", **SIZES)
-    np.testing.assert_array_equal(views[0][...], VALUES)
+    assert {key for key in store._store_dict if "/c/" not in key} == {
+        f"{name}/{leaf}" for name in "ab" for leaf in ("zarr.json", "shardwrite-receipt.json")
+    } | {"zarr.json"}
 
 
 def test_in_the_memory_of_fsspec():
@@ -262,7 +382,9 @@ def test_a_file_of_hdf5_that_is_a_shard(tmp_path):
         (name,) = file
         call = functools.partial(shardwrite.write_region, store=path, region=..., strategy="hdf5")
         for x in (file[name], open_source(str(shard), dataset=name)):
-            refused(lambda x=x: call(x), path)
+            assert shardwrite.plan_region(x, path, ..., strategy="hdf5").staged_with
+    call(open_source(str(shard), dataset=name))
+    np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES)
 
 
 def test_an_array_beside_or_below_a_similar_name_is_no_reader(path, tmp_path):
@@ -272,7 +394,7 @@ def test_an_array_beside_or_below_a_similar_name_is_no_reader(path, tmp_path):
     np.testing.assert_array_equal(zarr.open_array(path.parent / "x2")[...], VALUES + 1)
 
 
-def test_the_remedy(path):
+def test_by_another_array(path):
     """Write the source to another path, and then that array into this one; the same call goes on."""
     for _ in range(2):  # the second time, it is as if the first was interrupted
         twice = (2 * da.from_zarr(path)).to_sharded_zarr(path.parent / "twice", **SIZES)
@@ -299,7 +421,7 @@ def test_large_graphs_are_looked_through_quickly(path):
 def test_a_blockwise_layer_is_not_made_into_tasks(path):
     x = da.from_zarr(path) + 1
     with pytest.raises(SpecError, match=CHANGED):
-        shardwrite.write_region(x, path, ...)
+        refuse_reading(x, seams.target_of(path).store, "x")
     assert not any(layer.is_materialized() for layer in list(x.dask.layers.values())[1:])
 
 

@@ -243,6 +243,17 @@ def test_a_name_in_a_group_of_zarr_v2(store, x):
         x.to_sharded_zarr(root, name="deep/other", **SIZES)  # in the new group, which lists it
 
 
+def test_the_group_is_told_of_where_another_array_in_it_was_finished_before(store, x):
+    root = zarr.create_group(store, zarr_format=2)
+    names = [f"a{n:02}" for n in range(11)]
+    for some in (names[:1], names):
+        with pytest.warns(UserWarning, match="group of Zarr v2") as told:
+            shardwrite.store([x] * len(some), [root] * len(some), names=some, **SIZES)
+        assert sum("Zarr v2" in str(one.message) for one in told) == 1
+    for name in names:
+        np.testing.assert_array_equal(zarr.open_array(store, path=name)[...], VALUES)
+
+
 def test_a_group_of_zarr_v2_is_no_place_for_an_array(store, x):
     root = zarr.create_group(store, zarr_format=2)
     for mode in ("w-", "w", "a"):

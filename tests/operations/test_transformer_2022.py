@@ -286,6 +286,19 @@ def test_no_array_lies_inside_another(tmp_path, kind, outer, inner):
     x.to_sharded_zarr(tmp_path / "s", name="ab", **NEW)  # beside it
 
 
+@pytest.mark.parametrize("names", [["x"], ["a", "x"], ["x", "a"]])
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_no_array_lies_around_one_that_has_no_data(tmp_path, kind, names):
+    """It has a document and no objects; it is found for one array, and for one of several."""
+    x, store = da.from_array(VALUES), tmp_path / "h"
+    if kind == "memory":
+        store = zarr.storage.MemoryStore()
+    da.zeros_like(x).to_sharded_zarr(store, name="x/y", **NEW)
+    with pytest.raises(SpecError, match="a group stands there; give another name= inside it"):
+        shardwrite.store([x] * len(names), [store] * len(names), names=names, **NEW)
+    np.testing.assert_array_equal(read(store, name="x/y"), np.zeros_like(VALUES))
+
+
 @pytest.mark.parametrize(("outer", "inner"), [("x", "x/y"), ("", "x"), ("", "c0")])
 def test_what_lies_inside_an_array_is_never_removed(tmp_path, outer, inner):
     """Other programs may have put an array inside another."""

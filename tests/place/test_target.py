@@ -127,6 +127,6 @@ def test_it_is_known_of_which_new_arrays_nothing_is_there(tmp_path, monkeypatch,
         os, "listdir", lambda path, real=os.listdir: lists.append(path) or real(path)
     )
     found = untouched(targets.values())
-    assert found == {targets[name] for name in free}
+    assert found == {targets[name] for name in ["first", "alone", *free]}
     assert len(lists) == (n_more > 0), "a list may be long, where few arrays are written"
-    assert not untouched([targets["first"]])
+    assert untouched([targets["first"]]) == {targets["first"]}

@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, MemoryStore
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.legacy.transformer import ChunkKeys
-from shardwrite.legacy.view import lock_of
+from shardwrite.legacy.view import shard_of
 
 PROTOTYPE = default_buffer_prototype()
 EMPTY = 2**64 - 1
@@ -512,12 +512,12 @@ def test_views_share_the_locks_of_what_is_the_same_store(tmp_path):
         pairs.append([obstore, zarr.storage.ObjectStore(type(obstore.store)(obstore.store.prefix))])
 
     async def main():
-        locks = [lock_of(store, "c/0/0") for pair in pairs for store in pair]
+        locks = [shard_of(store, "c/0/0") for pair in pairs for store in pair]
         assert [a is b for a, b in zip(locks[::2], locks[1::2], strict=True)] == [True] * len(pairs)
         assert len({id(lock) for lock in locks}) == len(pairs)
-        assert lock_of(pairs[0][0], "c/0/1") is not locks[0]
+        assert shard_of(pairs[0][0], "c/0/1") is not locks[0]
         inside = LocalStore(str(tmp_path / "a" / "c"))
-        assert lock_of(inside, "0/0") is locks[0]
+        assert shard_of(inside, "0/0") is locks[0]
 
     run(main())
 

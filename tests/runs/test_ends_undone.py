@@ -59,7 +59,7 @@ def test_abandon_puts_no_old_array_over_one_that_is_complete(tmp_path, brought_b
     da.from_array(OLD, chunks=4).to_sharded_zarr(path, **LAYOUT)
     da.from_array(NEW, chunks=4).to_sharded_zarr(path, mode="w", **LAYOUT)
     brought_back()
-    assert list(tmp_path.glob("a.zarr.shardwrite/run-*/replaced/zarr.json"))
+    assert list(tmp_path.glob("a.zarr.shardwrite/run-*/array-*/zarr.json"))
     shown = CliRunner().invoke(main, ["abandon", str(path), "--dry-run"])
     assert shown.output.strip() == "nothing was interrupted"
     assert shardwrite.abandon(path) == []

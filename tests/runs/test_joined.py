@@ -28,7 +28,7 @@ def test_a_run_that_begins_while_another_ends_hides_no_success(tmp_path, monkeyp
 
     real, begun = seams.real("begin runs"), []
 
-    def ended_by_another(jobs, engine, stack):
+    def ended_by_another(jobs, *_):
         monkeypatch.setattr(*seams.step("begin runs"), real)
         write()
         (job,) = jobs

@@ -1,0 +1,176 @@
+"""The hand-over of the name of an array in a directory to the new array that replaces it.
+
+All that belongs to it lies in the directory of the run:
+
+``array-new``
+    The new array, which tasks write. Readers find the old one until the new one is whole.
+``array-<token>``
+    The same directory, once a process is about to exchange the names. After that, the old array.
+``replaced``
+    The old array, where the system cannot exchange two names in one step.
+
+The steps in order, and in italics what stands at the name of the array after a crash:
+
+1. Make ``array-new``. Tasks write shards there. *The old array.*
+2. Write the document of the new array and its receipt, which names the run. *The old array.*
+3. Take the array out of the consolidated metadata of the groups above. *The old array, which these
+   groups do not list.*
+4. Rename ``array-new`` to a name that only this process knows. *The same.*
+5. Exchange the names. Where the system cannot do that, the old array becomes ``replaced``, and then
+   the new one gets its name. *The old array, nothing, or the new one.*
+6. Enter the new array into that metadata, and remove the old one with the run. *The new array.*
+
+The receipt at the name of the array tells the next process how far the last one came. It looks only
+after it has renamed the directory itself, so a process that was frozen finds no path any more.
+
+A run that is given up before step 5 leaves the old array, or gives it its name back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from shardwrite.errors import StoreError
+from shardwrite.journal.receipt import read_receipt
+from shardwrite.place.base import Owner
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target
+from shardwrite.stores.directories import fsync_directory, make_directory, rights_of
+from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
+from shardwrite.stores.removal import set_aside
+
+_NEW, _OLD, _PREFIX = "array-new", "replaced", "array-"
+
+_AT_FDCWD = -100  # paths are absolute; see renameat2(2)
+
+_EXCHANGE = 2
+
+_CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+_renameat2 = c_function(
+    ("renameat2",), ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two paths exchange what they name, in one step.
+
+    - `one`, `other`: absolute paths on one file system. Something stands at both.
+    - Returns: False if the system or the file system cannot do it. Nothing has changed then.
+    """
+    if _renameat2 is None:
+        return False
+    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def is_handed_over(run: Owner, target: Target) -> bool:
+    """Whether the new array of a run stands at the name of the array."""
+    receipt = read_receipt(target)
+    return receipt is not None and receipt.names(run.run)
+
+
+def built_in(run: Owner, target: Target) -> Directory:
+    """Place of the new array: in the directory of the run until it is handed over."""
+    new = run.path / _NEW
+    if is_there(new):
+        return Directory(new)
+    if is_handed_over(run, target):
+        return target.directory
+    return Directory(_left(run) or new)
+
+
+def make_new(run: Owner, target: Target, durability: str) -> None:
+    """Take step 1. A hand-over that a process has left before the exchange begins again."""
+    new = run.path / _NEW
+    if is_there(new):
+        return
+    with run.alone():
+        if is_there(new):
+            return
+        left = _own(run)
+        if left is None and not is_there(run.path / _OLD):
+            left = run.path / f"fresh-{uuid.uuid4().hex}"
+            make_directory(left, rights_of(target.directory.path))
+        elif left is None or is_handed_over(run, target):
+            return
+        os.rename(left, new)
+        if durability != "none":
+            fsync_directory(run.path)
+
+
+def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[], object]) -> None:
+    """Take steps 3 to 5. The document and the receipt of the new array are written.
+
+    - `withdraw`: takes step 3.
+    """
+    place = target.directory.path
+    with run.alone() as check, as_store_error(str(place), "cannot exchange"):
+        if is_handed_over(run, target):
+            return
+        withdraw()
+        check()
+        own = _own(run)
+        if own is None or is_handed_over(run, target):
+            return
+        _exchange(run, place, own)
+        if durability != "none":
+            fsync_directory(place.parent)
+            fsync_directory(run.path)
+
+
+def _exchange(run: Owner, place: Path, own: Path) -> None:
+    """Take step 5; the old array may be gone, or have left its name before."""
+    if is_there(place) and not is_there(run.path / _OLD):
+        if exchange(place, own):
+            return
+        set_aside(place, "", run.proof(), _OLD)
+        fsync_directory(run.path)
+    os.rename(own, place)
+
+
+def put_back(run: Owner, target: Target) -> None:
+    """Give an old array its name back that has lost it in step 5, for a run that was given up.
+
+    - Raises StoreError if something else stands there.
+    """
+    old, place = run.path / _OLD, target.directory.path
+    if is_handed_over(run, target) or not is_there(old):
+        return
+    if is_there(place):
+        raise StoreError(
+            f"the old array cannot go back to {place}, because something was written there "
+            "meanwhile. Move that away, and make the same call again",
+            key=str(place),
+            errno=errno.ENOTEMPTY,
+        )
+    with contextlib.suppress(FileNotFoundError):  # another process was first
+        os.rename(old, place)
+        fsync_directory(place.parent)
+        fsync_directory(run.path)
+
+
+def _left(run: Owner) -> Path | None:
+    """Directory of the new array, or of the old one after the exchange; None if it is gone."""
+    return next(iter(listed(run.path, _PREFIX)), None)
+
+
+def _own(run: Owner) -> Path | None:
+    """The same, after it was renamed to a name that only this process knows (step 4)."""
+    left = _left(run)
+    if left is None:
+        return None
+    own = run.path / f"{_PREFIX}{uuid.uuid4().hex}"
+    os.rename(left, own)
+    return own

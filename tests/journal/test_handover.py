@@ -1,0 +1,357 @@
+"""An array in a directory that is replaced: readers find the old one until the new one is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from unittest import mock
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import seams
+import zarr
+from distributed import Client, LocalCluster
+from helpers import Killed
+
+import shardwrite
+from shardwrite import RunEndedError, SpecError, StoreError
+
+OLD = np.arange(400, dtype="u4").reshape(20, 20) + 1
+NEW = OLD + 1000
+NAMES = ("a", "g/b", "g/h/c")
+LIMIT = 10_000
+"""Bytes of memory with which each row of shards is a task."""
+
+
+def write(path, values=NEW, **keywords):
+    return da.from_array(values, chunks=7).to_sharded_zarr(
+        path, **{"shards": 8, "chunks": 4, "mode": "w", "source_id": "new", **keywords}
+    )
+
+
+@pytest.fixture
+def path(tmp_path):
+    da.from_array(OLD, chunks=7).to_sharded_zarr(tmp_path / "x", shards=10, chunks=5)
+    return tmp_path / "x"
+
+
+@pytest.fixture(params=["by one call", "by two renames"])
+def way(request):
+    """How names are exchanged: some file systems cannot do it in one step."""
+    if request.param == "by one call":
+        yield
+        return
+    with mock.patch.object(*seams.step("exchange two names"), return_value=False):
+        yield
+
+
+def check(path, wanted):
+    """The array is whole, and nothing lies beside it."""
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], wanted)
+    assert shardwrite.verify(path, deep=True).is_good
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def stopped(path, **keywords):
+    """A call that ends after six of nine shards, as by a kill."""
+    n_done = []
+
+    def progress(report):
+        n_done.extend(report.shards)
+        if len(n_done) == 6:
+            raise Killed
+
+    with dask.config.set(scheduler="sync"), pytest.raises(Killed):
+        write(path, progress=progress, memory_limit=LIMIT, **keywords)
+
+
+def killed_at(step, *, after=False):
+    """Have a step end the process, before it or after it."""
+    real = seams.real(step)
+
+    def call(*arguments):
+        if after:
+            real(*arguments)
+        raise Killed
+
+    return mock.patch.object(*seams.step(step), side_effect=call)
+
+
+def test_readers_find_the_old_array_until_the_end(path, way):
+    seen = []
+    write(path, progress=lambda _: seen.append(zarr.open_array(path, mode="r")[...]))
+    assert seen
+    assert all((values == OLD).all() for values in seen)
+    check(path, NEW)
+
+
+@pytest.mark.parametrize("level", ["full", "none"])
+@pytest.mark.parametrize("then", ["again", "abandon", "another", "restart"])
+def test_interrupted_amid_its_shards(path, way, level, then):
+    inode = os.stat(path / "c/0/0").st_ino
+    stopped(path, durability=level)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], OLD)
+    assert len(seams.done_shards(path)) == 6
+    if then == "again":
+        assert write(path, durability=level, memory_limit=LIMIT).n_resumed_shards == 6
+    elif then == "abandon":
+        shardwrite.abandon(path)
+        assert os.stat(path / "c/0/0").st_ino == inode
+    elif then == "another":
+        with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+            write(path, chunks=2)
+        write(path, chunks=2, restart=True)
+    else:
+        assert write(path, durability=level, restart=True).n_resumed_shards == 0
+    check(path, OLD if then == "abandon" else NEW)
+
+
+@pytest.mark.parametrize("level", ["full", "none"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("then", ["again", "abandon", "restart"])
+def test_ended_at_the_exchange(path, level, after, then):
+    with killed_at("exchange two names", after=after), pytest.raises(Killed):
+        write(path, durability=level)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], NEW if after else OLD)
+    if then == "abandon":
+        with contextlib.suppress(SpecError) if after else contextlib.nullcontext():
+            shardwrite.abandon(path)
+        write(path, OLD + 5, restart=True) if after else None
+        check(path, OLD + 5 if after else OLD)
+        return
+    write(path, durability=level, restart=then == "restart")
+    check(path, NEW)
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_ended_between_two_renames(path, then):
+    rename = os.rename
+
+    def dying(source, to, **keywords):
+        if str(to) == str(path):
+            raise Killed
+        rename(source, to, **keywords)
+
+    with (
+        mock.patch.object(*seams.step("exchange two names"), return_value=False),
+        mock.patch.object(os, "rename", dying),
+        pytest.raises(Killed),
+    ):
+        write(path)
+    assert not path.exists()
+    if then == "again":
+        write(path)
+    else:
+        shardwrite.abandon(path)
+    check(path, NEW if then == "again" else OLD)
+
+
+def test_something_is_written_where_the_old_array_was(path):
+    """It is not touched, and the old array stays where it is kept."""
+    rename = os.rename
+
+    def late(source, to, **keywords):
+        if str(to) == str(path):
+            path.mkdir()
+            (path / "notes.txt").write_text("mine")
+        rename(source, to, **keywords)
+
+    with (
+        mock.patch.object(*seams.step("exchange two names"), return_value=False),
+        mock.patch.object(os, "rename", late),
+        pytest.raises(StoreError),
+    ):
+        write(path)
+    with pytest.raises(StoreError, match="something was written there meanwhile"):
+        shardwrite.abandon(path)
+    assert (path / "notes.txt").read_text() == "mine"
+    shutil.rmtree(path)
+    shardwrite.abandon(path)
+    check(path, OLD)
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_a_process_that_was_frozen_before_the_exchange(path, way, then):
+    """It wakes up when another process has finished its run, or has given it up."""
+
+    def others():
+        with seams.leases_run_out(), seams.claims_run_out():
+            if then == "again":
+                write(path)
+            else:
+                shardwrite.abandon(path)
+        check(path, NEW if then == "again" else OLD)
+
+    with seams.once_before("exchange two names", others):
+        if then == "again":
+            write(path)
+        else:
+            with pytest.raises(RunEndedError):
+                write(path)
+    check(path, NEW if then == "again" else OLD)
+
+
+def test_a_process_that_was_frozen_wakes_up_before_the_end_of_the_other(path):
+    """Both names are there, and the new array must not change them once more."""
+    real, calls = seams.real("exchange two names"), []
+
+    def exchange(one, other):
+        calls.append(other)
+        if len(calls) == 1:
+            with seams.leases_run_out(), seams.claims_run_out():
+                write(path)
+            return real(one, other)
+        done = real(one, other)
+        with pytest.raises(FileNotFoundError):  # what the frozen one would do now
+            real(one, calls[0])
+        return done
+
+    with mock.patch.object(*seams.step("exchange two names"), exchange):
+        write(path)
+    assert len(calls) == 2
+    check(path, NEW)
+
+
+def test_two_processes_write_the_same(path):
+    """The second one finds shards where the first one builds them."""
+    stopped(path)
+    seen = []
+    write(path, progress=lambda _: seen.append(seams.built_at(path)))
+    assert {place.name for place in seen} == {"array-new"}
+    check(path, NEW)
+
+
+def test_what_is_seen_meanwhile(path):
+    stopped(path)
+    report = shardwrite.verify(path, deep=True)
+    assert report.is_good
+    assert report.n_shards == 4
+    assert not report.warnings
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], OLD)
+    assert shardwrite.census(path).states.size == 4
+    shardwrite.abandon(path)
+
+
+def test_the_old_array_is_not_updated_meanwhile(path):
+    stopped(path)
+    with pytest.raises(shardwrite.JournalError, match="the run that replaces"):
+        da.zeros((8, 8), dtype="u4").to_sharded_zarr(path, region=np.s_[:8, :8])
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], OLD)
+    shardwrite.abandon(path)
+
+
+def test_the_old_array_is_removed_by_hand_meanwhile(path, way):
+    stopped(path)
+    shutil.rmtree(path)
+    assert write(path, memory_limit=LIMIT).n_resumed_shards == 6
+    check(path, NEW)
+
+
+def test_the_new_array_has_the_rights_of_the_old_one(path):
+    path.chmod(0o2750)
+    write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o2750
+
+
+def test_published_first_the_new_array_is_there_from_the_start(path):
+    stopped(path, publish="first")
+    assert not (zarr.open_array(path, mode="r")[...] == OLD).any()
+    shardwrite.abandon(path)
+    check(path, OLD)
+
+
+def test_an_empty_directory_is_no_array_that_could_stay(tmp_path):
+    (tmp_path / "x").mkdir()
+    write(tmp_path / "x")
+    check(tmp_path / "x", NEW)
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_several_arrays_of_one_call(tmp_path, then):
+    """None of them is replaced before all are whole."""
+
+    def store(values, **keywords):
+        arrays = [da.from_array(values + n, chunks=7) for n in range(len(NAMES))]
+        root = [tmp_path / "r"] * len(NAMES)
+        shardwrite.store(arrays, root, names=list(NAMES), shards=8, chunks=4, **keywords)
+
+    def seen(values):
+        for n, name in enumerate(NAMES):
+            found = zarr.open_array(tmp_path / "r", path=name, mode="r")[...]
+            np.testing.assert_array_equal(found, values + n)
+
+    def progress(report):
+        seen(OLD)
+        if report.entry.output == 2:
+            raise Killed
+
+    store(OLD)
+    with pytest.raises(Killed):
+        store(NEW, mode="w", source_id="new", progress=progress)
+    seen(OLD)
+    if then == "again":
+        store(NEW, mode="w", source_id="new")
+    else:
+        shardwrite.abandon(tmp_path / "r" / "a")
+    seen(NEW if then == "again" else OLD)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r"]
+    assert not list((tmp_path / "r").rglob("*.shardwrite"))
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_several_arrays_ended_amid_the_exchanges(tmp_path, n):
+    """Some are new and others old, and the same call makes all of them new."""
+    arrays = [da.from_array(NEW + number, chunks=7) for number in range(len(NAMES))]
+    root = [tmp_path / "r"] * len(NAMES)
+    old = [array - 1000 for array in arrays]
+    shardwrite.store(old, root, names=list(NAMES), shards=8, chunks=4)
+    real, n_calls = seams.real("exchange two names"), iter(range(9))
+
+    def exchange(one, other):
+        if next(n_calls) == n:
+            raise Killed
+        return real(one, other)
+
+    how = {"mode": "w", "source_id": "new", "shards": 8, "chunks": 4}
+    with (
+        mock.patch.object(*seams.step("exchange two names"), exchange),
+        pytest.raises(Killed),
+    ):
+        shardwrite.store(arrays, root, names=list(NAMES), **how)
+    shardwrite.store(arrays, root, names=list(NAMES), **how)
+    for number, name in enumerate(NAMES):
+        found = zarr.open_array(tmp_path / "r", path=name, mode="r")[...]
+        np.testing.assert_array_equal(found, NEW + number)
+    assert not list(tmp_path.rglob("*.shardwrite"))
+
+
+def test_parts(path):
+    """No rank of a job array changes the old array; `finalize` exchanges it."""
+    x = da.from_array(NEW, chunks=8)
+    plan = shardwrite.plan(x, shards=8, chunks=4, source_id="new")
+    shardwrite.prepare(x, path, plan=plan, mode="w")
+    for index in range(3):
+        shardwrite.write_part(x, path, index, 3, source_id="new")
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], OLD)
+    shardwrite.finalize(path, n_parts=3)
+    check(path, NEW)
+
+
+def test_a_graph_that_is_computed_later(path):
+    later = write(path, compute=False)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], OLD)
+    dask.compute(later)
+    check(path, NEW)
+
+
+def test_two_worker_processes(path):
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        write(path)
+    check(path, NEW)
