@@ -13,6 +13,7 @@ from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArgum
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
 from shardwrite.errors import PlanError, SpecError, printable
+from shardwrite.format.strategies import FixedOrder
 from shardwrite.options import options_from
 from shardwrite.place.base import at_url, opened_once
 from shardwrite.place.target import Target, resolve_new, target_via
@@ -21,7 +22,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.array_plan import ArrayChunks, plan_array
 from shardwrite.runs.source_array import as_source_array
-from shardwrite.stores.looking import is_session
+from shardwrite.stores.looking import is_icechunk
 
 # ---- Plans of single variables
 
@@ -49,9 +50,9 @@ Call = PlanDatasetArguments | WriteDatasetArguments
 
 def store_of(call: Call) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
-    if is_session(call.store):
+    if is_icechunk(call.store):
         raise SpecError(
-            "datasets are not written into sessions of Icechunk",
+            "datasets are not written into sessions and stores of Icechunk",
             field="store",
             value=type(call.store).__name__,
             remedy="write variables one by one with shardwrite.store, which takes sessions",
@@ -117,6 +118,8 @@ def _planned(
     x = as_source_array(variable.values, "ds").array
     shards, chunks = sizes.of(variable.dims, x.shape, x.dtype.itemsize or 1, variable.encoding)
     array = replace(variable.options, shards=shards, chunks=chunks)
+    if shards is None and sizes.shards is not None and "shards" not in variable.encoding:
+        options = replace(options, strategy=FixedOrder())  # it is too small for shards
     writes_empty = variable.encoding.get("write_empty_chunks")
     if writes_empty is not None:
         options = replace(options, write_empty_chunks=writes_empty)

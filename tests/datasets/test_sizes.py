@@ -259,6 +259,21 @@ def test_codecs(tmp_path):
         ds.shardwrite.to_zarr(tmp_path / "z.zarr", encoding={"a": {"compressors": "no such"}})
 
 
+@pytest.mark.parametrize("strategy", ["append-only", "morton", "hdf5"])
+def test_strategies_are_for_variables_that_have_shards(tmp_path, strategy):
+    if strategy == "hdf5":
+        pytest.importorskip("h5py")
+        pytest.importorskip("hdf5plugin")
+    x = da.random.random((400, 1000), chunks=(77, 1000))
+    ds = xr.Dataset({"v": (("t", "x"), x)}, {"t": np.arange(400), "run": 3})
+    ds.shardwrite.to_zarr(tmp_path / "x.zarr", shards={"t": 200}, strategy=strategy)
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        xr.testing.assert_identical(found.load(), ds.compute())
+    how = {"shards": None, "strategy": "hdf5"}
+    with pytest.raises(SpecError, match=r"variable .v.*makes files of HDF5 from shards"):
+        ds.shardwrite.to_zarr(tmp_path / "y.zarr", **how)
+
+
 def test_what_is_shown(tmp_path):
     plan = year().shardwrite.plan(shards={"time": 100})
     text = str(plan)
@@ -275,6 +290,16 @@ def test_what_is_shown(tmp_path):
     assert result.to_dict()["n_shards"] == result.n_shards
     assert "<DatasetResult of" in repr(result)
     assert "t2m" in result._repr_html_()
+
+
+def test_sessions_of_icechunk_are_refused():
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    for store in (session, session.store):
+        with pytest.raises(SpecError, match="not written into sessions and stores of Icechunk"):
+            year().shardwrite.to_zarr(store)
+    assert not session.has_uncommitted_changes
 
 
 def test_plans_for_a_place(tmp_path):
