@@ -73,6 +73,9 @@ _PLACES = "tests/operations/test_adopt_places.py"
 _RECOVER = "tests/operations/test_recover.py"
 _STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
+    "by which the same call is known again": (
+        "tests/operations/test_its_own_source.py::test_it_is_read_until_the_new_one_is_whole"
+    ),
     "Give it up, too, with abandon": f"{_STAGED}::test_of_two_arrays_the_first_one_is_given_up",
     "Make the same call without restart to finish it": f"{_STAGED}::test_others_wait_for_it",
     "Some of its shards may be new. Give it up with abandon": (

@@ -1017,9 +1017,9 @@ def transformer_view(
 
     Notes
     -----
-    To write a chunk is to write its whole shard again. Write many chunks in a ``with`` statement:
-    then a shard is written when all of its chunks were given, when `memory_limit` is reached, by
-    ``await view.flush()``, and at the end of the statement. Until then, only this process sees
+    To write a chunk is to write its whole shard again. So write many chunks in a ``with`` statement.
+    A shard is then written when all of its chunks were given, or when `memory_limit` is reached.
+    ``await view.flush()`` and the end of the statement write the rest. Until then, only this process sees
     what was given, through any view of the store, and a crash loses it.
 
     The coroutines of one event loop take turns, so that zarr-python can write the chunks of a
