@@ -9,7 +9,8 @@ reads take these steps together, and in italics is what a crash after each step 
 2. Write the values of each update as a new array, in the directory of the keeper's run. If that
    lies in a bucket, the arrays lie there, too. This is a run as any other. *The same call goes on
    with it, and still reads what nobody has changed.*
-3. Publish these arrays. *From now on, the same call reads them, and nothing else.*
+3. Publish these arrays, and end that run. *From now on, the same call reads them, and nothing
+   else.*
 4. Write the shards out of them. *Shards that are old or new, and all values.*
 5. End the runs, the keeper last, which takes the arrays along. *If some runs have ended, their
    shards are written out of the same values again, or their receipts say that they are done.*
@@ -28,6 +29,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import shardwrite._dask as dask
@@ -44,10 +46,11 @@ from shardwrite.results import human
 from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_into
 from shardwrite.runs.begin import values_gone
 from shardwrite.runs.execute import OnReport, Progress, Run, execute, tell_found
-from shardwrite.runs.job import Job, NoChunks, RunOptions, TaskBox, target_of_update
+from shardwrite.runs.job import Job, RunOptions, TaskBox, target_of_update
 from shardwrite.runs.reads import are_read
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
+from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, is_there
 
 _ATTRIBUTES = {"shardwrite": "values of an update, which are kept until its shards are written"}
@@ -200,8 +203,7 @@ def _keep_values(n_kept: int, run: Run) -> None:
             raise _changed(jobs, "they are missing")
         else:
             if not keeper.job.target.in_store:
-                with contextlib.suppress(FileExistsError):
-                    jobs[0].target.beside.parent.mkdir()
+                _make(jobs[0].target.beside.parent, keeper.job.durability)
             # A function of the user counts shards of the array, and a bar all that is written.
             shown = run.on_report if isinstance(run.on_report, Progress) else False
             execute(jobs, run.engine, shown)
@@ -219,18 +221,28 @@ def _job_of_values(session: Session, keeper: Session, number: int, engine: Engin
 
 
 def _take_whole(jobs: Sequence[Job], run: Run) -> None:
-    """Finish the run that has written all values, of which nothing is computed any more."""
+    """Finish the run that has written all values; once that has ended, nothing is computed."""
     _warn_if_unnamed(jobs[0])
-    whole = [replace(job, source=NoChunks()) for job in jobs]
+    is_begun = any(session.n_resumed for session in run.sessions)
     try:
-        with Run.open(whole, run.engine, mode="prepare") as found:
-            for session in found.sessions:
-                session.check_written()
-            if found.sessions:
-                found.finish()
+        with Run.open(jobs, run.engine, mode="prepare") as found:
+            missing = any(len(session.ledger.missing) for session in found.sessions)
+            if missing and is_begun:
+                raise _changed(jobs, "shards are missing")
+            if found.sessions:  # it was published and did not end, so no other shard has changed
+                found.execute()
     except (ChangedError, SpecError) as error:
         raise _changed(jobs, error.message) from error
     tell_found(run.on_report, sum(job.plan.raw_nbytes for job in jobs))
+
+
+def _make(directory: Path, durability: str) -> None:
+    """Make the directory of values, but not that of the run, which may have ended."""
+    with as_store_error(str(directory), "cannot make"):
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+        if durability != "none":
+            fsync_directory(directory.parent)
 
 
 def _warn_if_unnamed(job: Job) -> None:
