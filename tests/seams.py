@@ -606,6 +606,7 @@ STEPS = {
     "record the exchange": "convert.swap:InPlace._write",
     "exchange the trees": "convert.swap:InPlace.exchange",
     "exchange two names": "journal.handover:exchange",
+    "make the new array aside": "journal.handover:make_new",
     "hide the source": "convert.removal:Consumption.hide",
     "record what was compared": "convert.removal:Consumption.enter",
     "compare with the source": "convert.removal:differing",

@@ -21,7 +21,8 @@ The steps in order, and in italics what stands at the name of the array after a 
 6. Enter the new array into that metadata, and remove the old one with the run. *The new array.*
 
 The receipt at the name of the array tells the next process how far the last one came. It looks only
-after it has renamed the directory itself, so a process that was frozen finds no path any more.
+after it has renamed the directory itself, so a process that was frozen finds no path any more. A
+task that comes late does not make that path again; see `was_taken_over`.
 
 A run that is given up before step 5 leaves the old array, or gives it its name back.
 """
@@ -40,12 +41,17 @@ from shardwrite.errors import StoreError
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.place.base import Owner
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target
-from shardwrite.stores.directories import fsync_directory, make_directory, rights_of
+from shardwrite.place.target import Target, check_target
+from shardwrite.stores.directories import (
+    ASIDE_PREFIX,
+    fsync_directory,
+    make_directory,
+    rights_of,
+)
 from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
 from shardwrite.stores.removal import set_aside
 
-_NEW, _OLD, _PREFIX = "array-new", "replaced", "array-"
+_NEW, _OLD = f"{ASIDE_PREFIX}new", "replaced"
 
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
 
@@ -114,11 +120,14 @@ def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[]
     """Take steps 3 to 5. The document and the receipt of the new array are written.
 
     - `withdraw`: takes step 3.
+    - Raises SpecError if something else than an array was put there meanwhile.
     """
     place = target.directory.path
     with run.alone() as check, as_store_error(str(place), "cannot exchange"):
         if is_handed_over(run, target):
             return
+        if not is_there(run.path / _OLD):
+            check_target(target, "w")
         withdraw()
         check()
         own = _own(run)
@@ -163,7 +172,7 @@ def put_back(run: Owner, target: Target) -> None:
 
 def _left(run: Owner) -> Path | None:
     """Directory of the new array, or of the old one after the exchange; None if it is gone."""
-    return next(iter(listed(run.path, _PREFIX)), None)
+    return next(iter(listed(run.path, ASIDE_PREFIX)), None)
 
 
 def _own(run: Owner) -> Path | None:
@@ -171,6 +180,6 @@ def _own(run: Owner) -> Path | None:
     left = _left(run)
     if left is None:
         return None
-    own = run.path / f"{_PREFIX}{uuid.uuid4().hex}"
+    own = run.path / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"
     os.rename(left, own)
     return own

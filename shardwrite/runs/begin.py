@@ -345,6 +345,8 @@ def join(
         told = f"joined for {session.n_selected:,} shards: {_described(job)}"
         tell(RUNS, logging.INFO, told, run=path)
         with as_store_error(str(path), "cannot go on with"):
+            if session.directory.record.aside:  # whoever has begun the run may have been killed
+                session.directory.make_room(job.durability, session.driver, set())
             session.list_before()
             read = _journals_of(session, joined, files)
             session.catch_up(engine, may_list=may_list, files=read, trusts_journals=trusts_journals)

@@ -181,6 +181,10 @@ STAGED = "staged"
 """Name of the directory in that of a run, for values that are computed before any shard changes.
 Whoever ends the run renames the latter, so `make_directories` does not make it again."""
 
+ASIDE_PREFIX = "array-"
+"""How the name of a directory in that of a run begins where a new array is built. Whoever hands the
+array over renames it, so neither `make_directories` nor a store makes it again."""
+
 _STATE_SUFFIX = ".shardwrite"
 
 
@@ -229,7 +233,7 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
             made[path] = None
             break
         while not is_there(directory):
-            if _was_taken_over(directory):
+            if was_taken_over(directory):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
             missing.append(directory)
             directory = directory.parent
@@ -252,7 +256,7 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
 
 def _is_made(path: Path, rights: Rights | None) -> bool:
     """Make a directory if nothing but that is missing; whether it was made."""
-    if _was_taken_over(path) or rights is not None:
+    if was_taken_over(path) or rights is not None:
         return False
     try:
         os.mkdir(path)
@@ -261,10 +265,13 @@ def _is_made(path: Path, rights: Rights | None) -> bool:
     return True
 
 
-def _was_taken_over(missing: Path) -> bool:
+def was_taken_over(missing: Path) -> bool:
     """Whether a directory that is missing was one of a run or of a process, which is over."""
     if missing.name == STAGED:
         return any(part.endswith(_STATE_SUFFIX) for part in missing.parts)
+    if missing.name.startswith(ASIDE_PREFIX):
+        run = missing.parent
+        return (run.parent if run.name.isdecimal() else run).name.startswith("run-")
     is_work = missing.name.startswith(WORK_PREFIX)
     return is_work and missing.parent.name.endswith(CONVERSION_SUFFIX)
 

@@ -60,7 +60,14 @@ from shardwrite.stores.base import (
     check_prefix,
     copy_bytes,
 )
-from shardwrite.stores.directories import NARROW, Rights, fsync_directory, keep_rights, rights_of
+from shardwrite.stores.directories import (
+    NARROW,
+    Rights,
+    fsync_directory,
+    keep_rights,
+    rights_of,
+    was_taken_over,
+)
 from shardwrite.stores.looking import (
     PosixReader,
     Version,
@@ -316,6 +323,8 @@ class PosixStore(Store):
             try:
                 self._check_directory(directory)
             except FileNotFoundError:
+                if was_taken_over(directory):
+                    raise
                 missing.append(directory)
             if directory == self.root:
                 break

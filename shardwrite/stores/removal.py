@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.directories import STAGED
+from shardwrite.stores.directories import ASIDE_PREFIX, STAGED
 from shardwrite.stores.looking import listed, mode_of, opened, write_new
 
-SET_ASIDE = ("replaced", "array-", "removed-", STAGED)
+SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
 """Prefixes of the names of data that a run has moved into its directory, or has written there."""
 
 

@@ -19,6 +19,7 @@ from helpers import Killed
 
 import shardwrite
 from shardwrite import RunEndedError, SpecError, StoreError
+from shardwrite.stores.posix import PosixStore
 
 OLD = np.arange(400, dtype="u4").reshape(20, 20) + 1
 NEW = OLD + 1000
@@ -216,6 +217,51 @@ def test_a_process_that_was_frozen_wakes_up_before_the_end_of_the_other(path):
     check(path, NEW)
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+def test_a_task_is_late(path, is_late):
+    """It does not make the directory of the new array again, which the next call would look at."""
+    real = seams.real("exchange two names")
+
+    def exchange(one, other):
+        if is_late:
+            real(one, other)
+        for name in (other.with_name("array-new"), other.with_name("array-other")):
+            with (
+                pytest.raises(StoreError, match="No such file"),
+                PosixStore(name).transaction("none", "late.0") as transaction,
+            ):
+                transaction.create("c/0/0")
+            assert not name.exists()
+        raise Killed
+
+    with mock.patch.object(*seams.step("exchange two names"), exchange), pytest.raises(Killed):
+        write(path)
+    write(path)
+    check(path, NEW)
+
+
+def test_something_else_is_put_there_meanwhile(path, way):
+    """It is not taken for the array that may be replaced."""
+
+    def progress(_):
+        if zarr.open(path, mode="r").ndim:
+            shutil.rmtree(path)
+            zarr.open_array(path / "in", mode="w", shape=4, dtype="u1")[...] = 7
+            zarr.open_group(path, mode="a")
+            raise Killed
+
+    with pytest.raises(Killed), dask.config.set(scheduler="sync"):
+        write(path, progress=progress)
+    for _ in range(2):
+        with pytest.raises(SpecError, match="a group stands there"):
+            write(path)
+        assert (zarr.open_array(path / "in", mode="r")[...] == 7).all()
+    path.rename(path.with_name("y"))
+    write(path)
+    shutil.rmtree(path.with_name("y"))
+    check(path, NEW)
+
+
 def test_two_processes_write_the_same(path):
     """The second one finds shards where the first one builds them."""
     stopped(path)
@@ -338,6 +384,20 @@ def test_parts(path):
         shardwrite.write_part(x, path, index, 3, source_id="new")
         np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], OLD)
     shardwrite.finalize(path, n_parts=3)
+    check(path, NEW)
+
+
+def test_parts_after_a_prepare_that_was_killed(path):
+    """It had begun the run, but not made the directory of the new array."""
+    path.chmod(0o2750)
+    x = da.from_array(NEW, chunks=8)
+    plan = shardwrite.plan(x, shards=8, chunks=4, source_id="new")
+    with killed_at("make the new array aside"), pytest.raises(Killed):
+        shardwrite.prepare(x, path, plan=plan, mode="w")
+    for index in range(2):
+        shardwrite.write_part(x, path, index, 2, source_id="new")
+    shardwrite.finalize(path, n_parts=2)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o2750
     check(path, NEW)
 
 
