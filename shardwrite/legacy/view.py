@@ -1017,10 +1017,10 @@ def transformer_view(
 
     Notes
     -----
-    To write a chunk is to write its whole shard again. So write many chunks in a ``with`` statement.
-    A shard is then written when all of its chunks were given, or when `memory_limit` is reached.
-    ``await view.flush()`` and the end of the statement write the rest. Until then, only this process sees
-    what was given, through any view of the store, and a crash loses it.
+    To write a chunk is to write its whole shard again. So write many chunks in a ``with``
+    statement. A shard is then written when all of its chunks were given, or when `memory_limit` is
+    reached. ``await view.flush()`` and the end of the statement write the rest. Until then, only
+    this process sees what was given, through any view of the store, and a crash loses it.
 
     The coroutines of one event loop take turns, so that zarr-python can write the chunks of a
     shard at once, also through several views of one store. Two processes must not write chunks of
