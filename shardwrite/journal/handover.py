@@ -127,6 +127,11 @@ def make_new(run: Owner, target: Target, durability: str) -> None:
             fsync_directory(run.path)
 
 
+def is_closed(run: Owner) -> bool:
+    """Whether tasks may write no more, because some process has taken step 4."""
+    return not is_there(run.path / _NEW)
+
+
 def close(run: Owner, durability: str) -> None:
     """Take step 4 before the others, so that no task writes while other arrays are handed over."""
     with run.alone():

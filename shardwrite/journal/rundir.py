@@ -187,6 +187,15 @@ class RunDirectory:
         return self.record.aside and self.place != self.target.place
 
     @property
+    def is_closed(self) -> bool:
+        """Whether another process is about to hand over an array that is built aside, or has."""
+        if not self.record.aside:
+            return False
+        from shardwrite.journal.handover import is_closed  # of arrays that are replaced
+
+        return is_closed(self)
+
+    @property
     def keeps_values(self) -> bool:
         """Whether the run changes no value of the array, because it only moves bytes."""
         return self.target.update == COMPACTION

@@ -408,7 +408,7 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 def _is_published_elsewhere(directory: RunDirectory, error: OSError) -> bool:
     """Whether a path is missing because another process is handing over the array of the run."""
-    return error.errno == errno.ENOENT and directory.record.aside and not directory.is_aside
+    return error.errno == errno.ENOENT and directory.is_closed
 
 
 @contextlib.contextmanager

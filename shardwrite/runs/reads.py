@@ -125,12 +125,16 @@ def _refuse_once_more(job: Job, *, is_known_again: bool) -> None:
 
 
 def check_not_replaced(sessions: Sequence[Session]) -> None:
-    """Refuse to compute what is missing from an array that the same run has replaced already."""
+    """Refuse to compute what is missing from an array that the same run has replaced already.
+
+    - Raises RunEndedError if another process has ended the run.
+    """
     replaced = [session.job.target for session in sessions if session.is_handed_over]
     for session in sessions if replaced else ():
         places = _places_read(session.job) if len(session.missing) else frozenset[_Read]()
         gone = next((target for target in replaced if _touch(places, target.store)), None)
         if gone is not None:
+            session.directory.check_held()  # the journals are gone where the run has ended
             raise JournalError(
                 f"{len(session.missing):,} shards of {session.job.target.label} are missing, and "
                 f"their source reads {gone.label}, which has its new values already. They cannot "
