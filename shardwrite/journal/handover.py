@@ -24,6 +24,9 @@ The receipt at the name of the array tells the next process how far the last one
 after it has renamed the directory itself, so a process that was frozen finds no path any more. A
 task that comes late does not make that path again; see `was_taken_over`.
 
+Where a call replaces several arrays, step 4 is taken for all of them before step 3 of the first,
+since the source of one may read another one.
+
 A run that is given up before step 5 leaves the old array, or gives it its name back.
 """
 
@@ -97,6 +100,14 @@ def built_in(run: Owner, target: Target) -> Directory:
     return Directory(_left(run) or new)
 
 
+def written_in(run: Owner, target: Target) -> Directory:
+    """Place where tasks that begin now may write: that of step 1, or where the new array stands.
+
+    It is asked for once. Tasks write nowhere else later, when another process takes the steps.
+    """
+    return target.directory if is_handed_over(run, target) else Directory(run.path / _NEW)
+
+
 def make_new(run: Owner, target: Target, durability: str) -> None:
     """Take step 1. A hand-over that a process has left before the exchange begins again."""
     new = run.path / _NEW
@@ -114,6 +125,20 @@ def make_new(run: Owner, target: Target, durability: str) -> None:
         os.rename(left, new)
         if durability != "none":
             fsync_directory(run.path)
+
+
+def is_closed(run: Owner) -> bool:
+    """Whether tasks may write no more, because some process has taken step 4."""
+    return not is_there(run.path / _NEW)
+
+
+def close(run: Owner, durability: str) -> None:
+    """Take step 4 before the others, so that no task writes while other arrays are handed over."""
+    with run.alone():
+        if is_there(run.path / _NEW):
+            _own(run)
+            if durability != "none":
+                fsync_directory(run.path)
 
 
 def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[], object]) -> None:

@@ -168,6 +168,15 @@ class RunDirectory:
         return built_in(self, self.target)
 
     @property
+    def writes_in(self) -> Place:
+        """Where tasks of a process that joins the run now may write."""
+        if not self.record.aside:
+            return self.target.place
+        from shardwrite.journal.handover import written_in  # of arrays that are replaced
+
+        return written_in(self, self.target)
+
+    @property
     def store(self) -> Store:
         """Store of the objects that the run writes."""
         return self.place.store
@@ -176,6 +185,15 @@ class RunDirectory:
     def is_aside(self) -> bool:
         """Whether the run builds its array aside, and readers still find another one, or none."""
         return self.record.aside and self.place != self.target.place
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether another process is about to hand over an array that is built aside, or has."""
+        if not self.record.aside:
+            return False
+        from shardwrite.journal.handover import is_closed  # of arrays that are replaced
+
+        return is_closed(self)
 
     @property
     def keeps_values(self) -> bool:
@@ -534,6 +552,17 @@ class RunDirectory:
         if report is not None:
             self._write(self.place, REPORT_NAME, report, durability, driver)
         self._write(self.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+
+    def close(self, durability: str, driver: str) -> None:
+        """Have tasks write no more to an array that was built aside, and whose receipt is there.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        from shardwrite.journal.handover import close  # of arrays that are replaced
+
+        self._check_current(driver)
+        with self._told_of_takeover():
+            close(self, durability)
 
     def hand_over(self, durability: str, driver: str) -> None:
         """Let an array that was built aside take the place of the old one, after its receipt.

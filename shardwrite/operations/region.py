@@ -336,9 +336,13 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
         if beside.untrusted is not None and not is_kept:
             raise beside.untrusted
         if beside.run is not None and beside.run.makes_array:
+            why = (
+                f"the run that replaces {source.label} has not ended, and may do so meanwhile"
+                if beside.run.is_aside
+                else f"the run that makes {source.label} has not ended, so shards are missing"
+            )
             raise JournalError(
-                f"the run that makes {source.label} has not ended, so shards are missing. Make the "
-                "same call again to finish it, and then convert or copy the array",
+                f"{why}. Make the same call again to finish it, and then convert or copy the array",
                 path=str(place.beside),
             )
         if beside.run is not None or beside.updates:

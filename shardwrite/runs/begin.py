@@ -164,6 +164,7 @@ def begin(
             session.list_before()
             session.catch_up(engine, may_list=True, files=_journals_of(session, sessions, files))
         _tell_source(session)
+    _check_sources(sessions)
     _sync_above(sessions)
     return sessions
 
@@ -179,6 +180,14 @@ def _check_above(target: Target) -> None:
     warn_of_v2(target)
     with as_store_error(str(target.run_path), "cannot remove what is left above"):
         tidy_home(target)
+
+
+def _check_sources(sessions: Sequence[Session]) -> None:
+    """Check that nothing is computed from arrays that the same run has replaced already."""
+    if any(session.directory.record.aside for session in sessions):
+        from shardwrite.runs.reads import check_not_replaced  # of arrays that change
+
+        check_not_replaced(sessions)
 
 
 def _sync_above(sessions: Sequence[Session]) -> None:
@@ -350,6 +359,7 @@ def join(
             session.list_before()
             read = _journals_of(session, joined, files)
             session.catch_up(engine, may_list=may_list, files=read, trusts_journals=trusts_journals)
+    _check_sources(joined)
     return joined
 
 
@@ -401,7 +411,7 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 def _is_published_elsewhere(directory: RunDirectory, error: OSError) -> bool:
     """Whether a path is missing because another process is handing over the array of the run."""
-    return error.errno == errno.ENOENT and directory.record.aside and not directory.is_aside
+    return error.errno == errno.ENOENT and directory.is_closed
 
 
 @contextlib.contextmanager

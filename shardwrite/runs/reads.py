@@ -14,7 +14,7 @@ import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
@@ -25,13 +25,17 @@ from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.task_spec import Alias, DataNode, Task, TaskRef
 
 from shardwrite._lazy import if_loaded
-from shardwrite.errors import SpecError
+from shardwrite.errors import JournalError, SpecError
+from shardwrite.journal.receipt import read_receipt
 from shardwrite.place.target import resolve_place
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.job import Job, ReadsPlaces
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import is_bucket_url
 from shardwrite.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from shardwrite.runs.session import Session
 
 # Objects of users are looked into, but not a whole program that hangs on one of them.
 _MOST_OBJECTS = 20_000
@@ -96,13 +100,46 @@ def check_not_read(jobs: Sequence[Job]) -> None:
         )
         if not job.keeps_old:
             _refuse(places, store, label, is_replaced=job.options.mode == "w")
-        elif not is_known_again and _touch(places, store):
-            raise SpecError(
-                "the source reads the array that it is to replace, and has no name by which the "
-                "same call is known again, which must not change the values once more",
-                field="source_id",
-                value=None,
-                remedy='give one, such as source_id="doubled"',
+        elif _touch(places, store):
+            _refuse_once_more(job, is_known_again=is_known_again)
+
+
+def _refuse_once_more(job: Job, *, is_known_again: bool) -> None:
+    """Refuse to replace an array by what is read from it if that may have been done before."""
+    if not is_known_again:
+        raise SpecError(
+            "the source reads the array that it is to replace, and has no name by which the "
+            "same call is known again, which must not change the values once more",
+            field="source_id",
+            value=None,
+            remedy='give one, such as source_id="doubled"',
+        )
+    receipt = read_receipt(job.target) if job.options.restart else None
+    if receipt is not None and receipt.is_of(job.plan.digest):
+        raise SpecError(
+            "the same call has replaced the array before, and the source would read the new values",
+            field="restart",
+            value=True,
+            remedy="leave it out; or give another source_id to change the values once more",
+        )
+
+
+def check_not_replaced(sessions: Sequence[Session]) -> None:
+    """Refuse to compute what is missing from an array that the same run has replaced already.
+
+    - Raises RunEndedError if another process has ended the run.
+    """
+    replaced = [session.job.target for session in sessions if session.is_handed_over]
+    for session in sessions if replaced else ():
+        places = _places_read(session.job) if len(session.missing) else frozenset[_Read]()
+        gone = next((target for target in replaced if _touch(places, target.store)), None)
+        if gone is not None:
+            session.directory.check_held()  # the journals are gone where the run has ended
+            raise JournalError(
+                f"{len(session.missing):,} shards of {session.job.target.label} are missing, and "
+                f"their source reads {gone.label}, which has its new values already. They cannot "
+                "be computed again. Give the run up with abandon (shardwrite abandon)",
+                path=str(session.directory.path),
             )
 
 

@@ -215,6 +215,19 @@ class Session:
     part: PartDirectory | None = None  # where this process works, if it only writes a part
     # Whether each shard is written by this process, bool, shape (n_shards,); None if all are
     only: npt.NDArray[np.bool_] | None = None
+    _writes_in: Place | None = None
+
+    @property
+    def writes_in(self) -> Place:
+        """Where tasks write. It stays the same, so that none writes to an array that is whole."""
+        if self._writes_in is None:
+            self._writes_in = self.directory.writes_in
+        return self._writes_in
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether the array that was built aside had its name when this process began."""
+        return self.directory.record.aside and self.writes_in == self.job.target.place
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -222,7 +235,7 @@ class Session:
         return WriteSpec(
             metadata=plan.metadata,
             strategy=plan.strategy,
-            store=self.directory.store,
+            store=self.writes_in.store,
             run_path=str(self.work_path),
             parts=str(self._parts),
             driver=self.driver,
@@ -538,6 +551,11 @@ class Session:
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
 
+    def close(self) -> None:
+        """Have tasks write no more to a new array that was built aside."""
+        with self._publishing():
+            self.directory.close(self.job.durability, self.driver)
+
     def hand_over(self) -> None:
         """Let a new array that was built aside take the place of the old one."""
         with self._publishing():
@@ -824,6 +842,7 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
 def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> None:
     """Publish the documents of arrays, then those of new groups, and leave receipts."""
     new: list[tuple[Session, Document]] = []
+    aside: list[Session] = []
     for session, result in zip(sessions, results, strict=True):
         with session.ending():
             document = session.publish()
@@ -833,7 +852,12 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             new.append((session, document))
             if session.directory.record.aside:
                 session.leave(result)
-                session.hand_over()
+                aside.append(session)
+    if len(aside) > 1:
+        for session in aside:
+            session.close()
+    for session in aside:
+        session.hand_over()
     siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
         above = session.job.target.above or id(session)

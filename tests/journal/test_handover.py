@@ -279,6 +279,8 @@ def test_what_is_seen_meanwhile(path):
     assert not report.warnings
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], OLD)
     assert shardwrite.census(path).states.size == 4
+    with pytest.raises(shardwrite.JournalError, match=r"the run that replaces .* may do so"):
+        shardwrite.reshard(path, path.with_name("y"), shards=5, chunks=5)
     shardwrite.abandon(path)
 
 

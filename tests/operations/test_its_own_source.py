@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from unittest import mock
 
 import dask.array as da
 import numpy as np
@@ -13,7 +15,7 @@ from helpers import Killed
 from zarr.storage import MemoryStore
 
 import shardwrite
-from shardwrite import SpecError, patch_dask
+from shardwrite import JournalError, SpecError, patch_dask
 from shardwrite.sources import as_dask, open_source
 
 VALUES = np.arange(1, 20 * 30 + 1, dtype="i4").reshape(20, 30)
@@ -95,6 +97,99 @@ def test_two_arrays_change_places(tmp_path):
     shardwrite.store([b, a], [tmp_path] * 2, names=["a", "b"], source_id="swap", **NEW)
     np.testing.assert_array_equal(zarr.open_array(paths[0])[...], -VALUES)
     np.testing.assert_array_equal(zarr.open_array(paths[1])[...], VALUES)
+
+
+def exchange_dying(n):
+    """A stand-in for the exchange of names that ends the process after it has been done n times."""
+    real, calls = seams.real("exchange two names"), []
+
+    def exchange(one, other):
+        real(one, other)
+        calls.append(one)
+        if len(calls) == n:
+            raise Killed
+        return True
+
+    return mock.patch.object(*seams.step("exchange two names"), exchange)
+
+
+def test_what_was_replaced_is_not_read_for_shards_that_are_lost(tmp_path):
+    paths = [tmp_path / "r" / "a", tmp_path / "r" / "b"]
+    zarr.create_group(tmp_path / "r")
+    for path, values in zip(paths, (VALUES, -VALUES), strict=True):
+        shardwrite.to_sharded_zarr(values, path, **SIZES)
+
+    def swap(**keywords):
+        a, b = map(da.from_zarr, paths)
+        to = {"names": ["a", "b"], "source_id": "swap", **NEW, **keywords}
+        return shardwrite.store([b, a], [tmp_path / "r"] * 2, **to)
+
+    with exchange_dying(1), pytest.raises(Killed):
+        swap()
+    (lost,) = tmp_path.rglob("1/array-*/c/0/0")
+    lost.unlink()
+    with pytest.raises(JournalError, match="has its new values already"):
+        swap(recheck=True)
+    shardwrite.abandon(paths[1])
+    np.testing.assert_array_equal(zarr.open_array(paths[0])[...], -VALUES)
+    np.testing.assert_array_equal(zarr.open_array(paths[1])[...], -VALUES)
+
+
+def test_no_task_writes_while_arrays_change_places(tmp_path):
+    paths = [tmp_path / "r" / "a", tmp_path / "r" / "b"]
+    zarr.create_group(tmp_path / "r")
+    for path, values in zip(paths, (VALUES, -VALUES), strict=True):
+        shardwrite.to_sharded_zarr(values, path, **SIZES)
+    a, b = map(da.from_zarr, paths)
+    real, seen = seams.real("exchange two names"), []
+
+    def exchange(one, other):
+        seen.extend(tmp_path.rglob("array-new"))
+        return real(one, other)
+
+    with mock.patch.object(*seams.step("exchange two names"), exchange):
+        shardwrite.store([b, a], [tmp_path / "r"] * 2, names=["a", "b"], source_id="swap", **NEW)
+    assert not seen
+
+
+def test_a_process_goes_on_after_another_was_killed_behind_the_exchange(tmp_path):
+    """Its later tasks would read new values, and write what they compute from these."""
+    path, has_begun = tmp_path / "x", []
+    shardwrite.to_sharded_zarr(VALUES, path, **SIZES)
+    waves = {"max_graph_tasks": 6, "max_source_reruns": 9, "memory_limit": 30_000}
+
+    def write(**keywords):
+        how = {"mode": "w", "source_id": "doubled", **SIZES, **waves, **keywords}
+        return shardwrite.to_sharded_zarr(2 * da.from_zarr(path), path, **how)
+
+    def progress(_):
+        if not has_begun:
+            has_begun.append(True)
+            with exchange_dying(1), pytest.raises(Killed):
+                write()
+
+    write(progress=progress)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], 2 * VALUES)
+    write()
+    np.testing.assert_array_equal(zarr.open_array(path)[...], 2 * VALUES)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_call_that_starts_over_changes_nothing_twice(tmp_path, is_killed):
+    path = tmp_path / "x"
+    shardwrite.to_sharded_zarr(VALUES, path, **SIZES)
+
+    def write(**keywords):
+        how = {"source_id": "doubled", **NEW, **keywords}
+        return shardwrite.to_sharded_zarr(2 * da.from_zarr(path), path, **how)
+
+    with exchange_dying(1) if is_killed else contextlib.nullcontext(), contextlib.suppress(Killed):
+        write()
+    with pytest.raises(SpecError, match="the same call has replaced the array before"):
+        write(restart=True)
+    np.testing.assert_array_equal(zarr.open_array(path)[...], 2 * VALUES)
+    write(restart=True, source_id="once more")
+    np.testing.assert_array_equal(zarr.open_array(path)[...], 4 * VALUES)
 
 
 def test_under_another_path_and_by_the_patch(tmp_path):
