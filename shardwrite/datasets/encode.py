@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SIZES = ("chunks", "shards", "preferred_chunks")
 _CODECS = ("compressors", "filters", "serializer")
+_SEPARATORS = {"/": "a slash", "\\": "a backslash"}  # zarr takes the second for the first
 # Names under which xarray writes a DataArray that has none, or that of one of its coordinates.
 _VARIABLE, _NAME = "__xarray_dataarray_variable__", "__xarray_dataarray_name__"
 
@@ -144,6 +145,9 @@ def encoded(node: Node) -> EncodedNode:
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
     written = _written(dataset, node)
+    _refuse_no_json(written.document(""), node.path or "the dataset")
+    for name in dataset.variables:
+        _refuse_no_json(written.document(str(name)), node.label(name))
     variables = tuple(
         EncodedVariable(
             array.path,
@@ -210,9 +214,10 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
                 value=text,
                 remedy="rename it with ds.rename",
             )
-    if "/" in str(name):
+    mark = next((told for sign, told in _SEPARATORS.items() if sign in str(name)), None)
+    if mark is not None:
         raise SpecError(
-            f"the name of the variable {name!r} holds a slash, so that xarray would not read it",
+            f"the name of the variable {name!r} holds {mark}, so that xarray would not read it",
             field="ds",
             value=name,
             remedy="rename it with ds.rename, or make a DataTree of it",
@@ -233,6 +238,22 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             remedy="load it first if it is small (ds[name].load()), or convert it, text for "
             "instance with ds[name].astype(numpy.dtypes.StringDType())",
         )
+
+
+def _refuse_no_json(document: Document, label: str) -> None:
+    """Refuse numbers in attributes that JSON lacks, which zarr would write all the same."""
+    for key, value in attributes_of(document).items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise SpecError(
+                f"the attribute {key!r} of {label!r} holds NaN or an infinite number, and JSON has "
+                "no such numbers",
+                field="ds",
+                value=label,
+                remedy="remove it, or make it text; missing_value may stand in the encoding of the "
+                "variable, in place of its attrs",
+            ) from None
 
 
 def _as_declared(values: Any, variable: xarray.Variable) -> Any:

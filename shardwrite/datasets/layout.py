@@ -11,6 +11,7 @@ from shardwrite.checks import is_whole
 from shardwrite.datasets.keywords import Sizes
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ceil_div
+from shardwrite.plan.options import parse_nbytes
 
 ONE_PIECE_NBYTES = 2**20
 """Decoded size up to which a variable is one chunk without shards."""
@@ -93,6 +94,8 @@ def _units(chunks: Any, shape: Shape) -> Shape:
 
 def _check(field: str, value: Any) -> None:
     """Refuse what is no size of many variables."""
+    if isinstance(value, str) and value != "auto":
+        parse_nbytes(value, field)
     if value is None or isinstance(value, str):
         return
     if not isinstance(value, Mapping):

@@ -65,15 +65,20 @@ _MEANT = {
 }
 
 _SENTENCES = {
+    "align_chunks": "leave it out: chunks of the source need not fit those that are written",
+    "append_dim": 'make each array longer with to_sharded_zarr(..., region="append", axis=...)',
     "dtype": "leave it out, and convert the source with astype",
     "n_threads": "set them with dask.config.set(num_workers=...)",
     "n_workers": "start a cluster with distributed.Client(n_workers=...)",
     "num_workers": "set them with dask.config.set(num_workers=...)",
     "overwrite": "leave it out: shards that the region touches are written again",
+    "region": "change a part of each array with to_sharded_zarr(..., region=...)",
     "resume": "leave it out: the same call goes on where it was interrupted",
+    "safe_chunks": "leave it out: chunks of the source need not fit those that are written",
     "scheduler": "set it with dask.config.set(scheduler=...)",
     "threads": "set them with dask.config.set(num_workers=...)",
     "workers": "start a cluster with distributed.Client(n_workers=...)",
+    "zarr_format": "leave it out: it is Zarr v3 that is written",
 }
 
 

@@ -125,7 +125,7 @@ REFUSED = {
     "a number for all": ({"chunks": 8}, "no sizes by the names of dimensions"),
     "zero": ({"chunks": {"time": 0}}, "0 is no size"),
     "a text as a size": ({"chunks": {"time": "all"}}, "'all' is no size"),
-    "no bytes": ({"shards": "lots"}, "variable 't2m' with dimensions .time, lat, lon.*"),
+    "no bytes": ({"shards": "lots"}, "shards='lots'.*not a positive number of bytes"),
     "shards of parts of chunks": (
         {"shards": {"time": 50}, "chunks": {"time": 40}},
         r"not a multiple of the inner chunk on axis 0.*80",
@@ -153,8 +153,19 @@ def test_bad_keywords_are_refused_before_anything_is_written(tmp_path, name):
 def test_keywords_that_are_unknown():
     with pytest.raises(TypeError, match="shard'; give shards"):
         year().shardwrite.plan(shard=3)
-    with pytest.raises(TypeError, match="append_dim"):
-        shardwrite.write_dataset(year(), "x.zarr", append_dim="time")
+    for word, remedy in {
+        "append_dim": 'region="append"',
+        "region": "to_sharded_zarr",
+        "safe_chunks": "leave it out",
+        "zarr_format": "leave it out.*v3",
+    }.items():
+        with pytest.raises(TypeError, match=f"'{word}'; .*{remedy}"):
+            shardwrite.write_dataset(year(), "x.zarr", **{word: "time"})
+
+
+def test_a_text_that_is_no_size_is_refused_where_no_variable_is_large():
+    with pytest.raises(SpecError, match="not a positive number of bytes"):
+        xr.Dataset({"v": ("x", [1, 2])}).shardwrite.plan(shards="8 lightyears")
 
 
 def never(block):
@@ -180,6 +191,10 @@ BAD = {
     ),
     "a name that is no text": (lambda: xr.Dataset({3: ("x", [1, 2])}), "name of a variable"),
     "a name with a slash": (lambda: xr.Dataset({"a/b": ("x", [1, 2])}), "'a/b' holds a slash"),
+    "a name with a backslash": (
+        lambda: xr.Dataset({"a\\b": ("x", [1, 2])}),
+        "'a.*b' holds a backslash.*rename",
+    ),
     "a dimension without a name": (
         lambda: xr.Dataset({"v": ((3,), [1, 2])}),
         "name of a dimension",
@@ -190,7 +205,15 @@ BAD = {
     ),
     "attributes that are no JSON": (
         lambda: xr.Dataset({"v": ("x", [1, 2], {"limit": np.nan})}),
-        "variable 'v' with dimensions .x.: Out of range float",
+        "attribute 'limit' of 'v' holds NaN.*remove it, or make it text",
+    ),
+    "attributes of a group that are no JSON": (
+        lambda: xr.Dataset({"v": ("x", [1, 2])}, attrs={"limits": [0, np.inf]}),
+        "attribute 'limits' of 'the dataset' holds NaN or an infinite number",
+    ),
+    "a missing value that is no JSON": (
+        lambda: xr.Dataset({"v": ("x", [1.0, 2.0], {}, {"missing_value": np.nan})}),
+        "attribute 'missing_value' of 'v' holds NaN.*encoding",
     ),
     "attributes of any class": (
         lambda: xr.Dataset({"v": ("x", [1, 2], {"what": object()})}),
