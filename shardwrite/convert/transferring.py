@@ -420,7 +420,7 @@ class Transfer(Result):
 # Requests that do not depend on the number of objects: for an array that is written (its mark,
 # document and receipt are put, and it is looked at step by step), for an array that is read, for a
 # group or a volume, and whether the place is a hierarchy of 2022.
-_WRITTEN = Requests(n_put=3, n_get=24, n_list=10)
+_WRITTEN = Requests(n_put=3, n_get=9, n_list=2)
 
 _READ = Requests(n_get=8, n_list=2)
 

@@ -198,7 +198,7 @@ def test_a_plan_tells_the_requests(moto, environment, url, hierarchy, tmp_path):
             n_list = sum("list-type=2" in path for _, path in faults.seen)
             n_get = sum(method in ("GET", "HEAD") for method, _ in faults.seen) - n_list
             assert (planned.n_put, planned.n_list) == (n_put, n_list), move.__name__
-            assert n_get <= planned.n_get <= 1.2 * n_get, move.__name__
+            assert n_get <= planned.n_get <= 1.2 * n_get, (move.__name__, n_get, planned.n_get)
 
 
 def test_what_is_wrong_with_the_place_is_told(moto, hierarchy):

@@ -4,6 +4,7 @@ thaw."""
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import json
 import os
@@ -201,16 +202,13 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
     assert "late.1" not in seams.logged(tmp_path / "x").unended
 
 
-def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
-    x, real = oracle.source(SHAPE, (8, 8)), seams.real("look for a finished array")
-
-    def look(job):
-        assert real(job) is None
-        monkeypatch.undo()
-        write(x, tmp_path / "x", source_id="a")
-
-    monkeypatch.setattr(*seams.step("look for a finished array"), look)
-    result = write(x, tmp_path / "x", source_id="a")
+@pytest.mark.parametrize("step", ["begin runs", "make the directory of a run"])
+def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch, step):
+    """Each look at the place is over before the run begins."""
+    x = oracle.source(SHAPE, (8, 8))
+    other = functools.partial(write, x, tmp_path / "x", source_id="a")
+    seams.before(monkeypatch, step, lambda *_: other(), once=True)
+    result = other()
     assert result.n_resumed_shards == result.n_shards
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
     with pytest.raises(SpecError, match="an array exists there"):
