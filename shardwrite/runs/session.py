@@ -538,10 +538,18 @@ class Session:
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
 
-    def hand_over(self) -> None:
-        """Let a new array that was built aside take the place of the old one."""
+    @property
+    def siblings(self) -> object:
+        """What the arrays of one run in the same groups have in common."""
+        return self.directory.shared, self.job.target.above or id(self)
+
+    def hand_over(self, others: Sequence[Place]) -> None:
+        """Let a new array that was built aside take the place of the old one.
+
+        - `others`: more arrays in the same groups, which are handed over, too.
+        """
         with self._publishing():
-            self.directory.hand_over(self.job.durability, self.driver)
+            self.directory.hand_over(self.job.durability, self.driver, others)
 
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
@@ -824,6 +832,10 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
 def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> None:
     """Publish the documents of arrays, then those of new groups, and leave receipts."""
     new: list[tuple[Session, Document]] = []
+    aside: dict[object, list[Place]] = {}
+    for session in sessions:
+        if session.directory.record.aside:
+            aside.setdefault(session.siblings, []).append(session.job.target.place)
     for session, result in zip(sessions, results, strict=True):
         with session.ending():
             document = session.publish()
@@ -833,11 +845,10 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             new.append((session, document))
             if session.directory.record.aside:
                 session.leave(result)
-                session.hand_over()
+                session.hand_over(aside[session.siblings])
     siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
-        above = session.job.target.above or id(session)
-        siblings.setdefault((session.directory.shared, above), []).append((session, document))
+        siblings.setdefault(session.siblings, []).append((session, document))
     for (session, document), *others in siblings.values():
         session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
     is_new = {id(session) for session, _ in new if not session.directory.record.aside}
