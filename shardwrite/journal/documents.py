@@ -110,7 +110,12 @@ def enter_above(
     consolidate(place, nodes, put)
 
 
-def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) -> bool:
+def withdraw(
+    place: Place,
+    put: Put,
+    is_due: Callable[[], bool] = lambda: True,
+    others: Sequence[Place] = (),
+) -> bool:
     """Take a node, and all nodes inside it, out of the consolidated metadata of all groups above.
 
     It comes before the data of the node are replaced or removed. Readers of a group then find no
@@ -118,11 +123,16 @@ def withdraw(place: Place, put: Put, is_due: Callable[[], bool] = lambda: True) 
 
     - `is_due`: returns whether the node must be taken out. It is called after the document of a
       group was read, and each time that another process has changed that document.
+    - `others`: more nodes in the same groups, which go with it if it is listed.
     - Returns: whether there is a group with consolidated metadata above.
     """
 
     def leave(group: Place, metadata: Document) -> bool:
-        return remove_member(metadata, place.name_in(group)) and is_due()
+        if not (remove_member(metadata, place.name_in(group)) and is_due()):
+            return False
+        for other in others:
+            remove_member(metadata, other.name_in(group))
+        return True
 
     return _change_above(place, leave, put)
 

@@ -13,8 +13,8 @@ The steps in order, and in italics what stands at the name of the array after a 
 
 1. Make ``array-new``. Tasks write shards there. *The old array.*
 2. Write the document of the new array and its receipt, which names the run. *The old array.*
-3. Take the array out of the consolidated metadata of the groups above. *The old array, which these
-   groups do not list.*
+3. Take the array out of the consolidated metadata of the groups above, and with it those of the
+   same run that come next. *The old array, which these groups do not list.*
 4. Rename ``array-new`` to a name that only this process knows. *The same.*
 5. Exchange the names. Where the system cannot do that, the old array becomes ``replaced``, and then
    the new one gets its name. *The old array, nothing, or the new one.*

@@ -521,14 +521,19 @@ class RunDirectory:
         consolidate(self.target.place, {"": document}.copy, put, others)
 
     def withdraw(
-        self, durability: str, driver: str, is_due: Callable[[], bool] = lambda: True
+        self,
+        durability: str,
+        driver: str,
+        is_due: Callable[[], bool] = lambda: True,
+        others: Sequence[Place] = (),
     ) -> bool:
         """Take the array out of the consolidated metadata of all groups above, if they have such.
 
-        `is_due` says whether it must go, and is asked right before.
+        - `is_due`: says whether it must go, and is asked right before.
+        - `others`: more arrays in the same groups, which go with it if it is listed.
         """
         put = partial(self._replace, durability=durability, driver=driver)
-        return withdraw(self.target.place, put, is_due)
+        return withdraw(self.target.place, put, is_due, others)
 
     def _replace(
         self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
@@ -564,9 +569,10 @@ class RunDirectory:
         with self._told_of_takeover():
             close(self, durability)
 
-    def hand_over(self, durability: str, driver: str) -> None:
+    def hand_over(self, durability: str, driver: str, others: Sequence[Place]) -> None:
         """Let an array that was built aside take the place of the old one, after its receipt.
 
+        - `others`: more arrays of the run in the same groups, which are handed over, too.
         - Raises RunEndedError if the run has ended meanwhile.
         """
         if self.record.aside:
@@ -574,7 +580,8 @@ class RunDirectory:
 
             self._check_current(driver)
             with self._told_of_takeover():
-                hand_over(self, self.target, durability, partial(self.withdraw, durability, driver))
+                leave = partial(self.withdraw, durability, driver, others=others)
+                hand_over(self, self.target, durability, leave)
 
 
 def proof_in(

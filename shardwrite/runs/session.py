@@ -551,15 +551,23 @@ class Session:
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
 
+    @property
+    def siblings(self) -> object:
+        """What the arrays of one run in the same groups have in common."""
+        return self.directory.shared, self.job.target.above or id(self)
+
     def close(self) -> None:
         """Have tasks write no more to a new array that was built aside."""
         with self._publishing():
             self.directory.close(self.job.durability, self.driver)
 
-    def hand_over(self) -> None:
-        """Let a new array that was built aside take the place of the old one."""
+    def hand_over(self, others: Sequence[Place]) -> None:
+        """Let a new array that was built aside take the place of the old one.
+
+        - `others`: more arrays in the same groups, which are handed over, too.
+        """
         with self._publishing():
-            self.directory.hand_over(self.job.durability, self.driver)
+            self.directory.hand_over(self.job.durability, self.driver, others)
 
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
@@ -842,7 +850,7 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
 def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> None:
     """Publish the documents of arrays, then those of new groups, and leave receipts."""
     new: list[tuple[Session, Document]] = []
-    aside: list[Session] = []
+    aside: dict[object, list[Session]] = {}
     for session, result in zip(sessions, results, strict=True):
         with session.ending():
             document = session.publish()
@@ -852,16 +860,17 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             new.append((session, document))
             if session.directory.record.aside:
                 session.leave(result)
-                aside.append(session)
-    if len(aside) > 1:
-        for session in aside:
+                aside.setdefault(session.siblings, []).append(session)
+    ended = [session for sessions in aside.values() for session in sessions]
+    if len(ended) > 1:
+        for session in ended:
             session.close()
-    for session in aside:
-        session.hand_over()
+    for session in ended:
+        together = [each.job.target.place for each in aside[session.siblings]]
+        session.hand_over(together)
     siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
-        above = session.job.target.above or id(session)
-        siblings.setdefault((session.directory.shared, above), []).append((session, document))
+        siblings.setdefault(session.siblings, []).append((session, document))
     for (session, document), *others in siblings.values():
         session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
     is_new = {id(session) for session, _ in new if not session.directory.record.aside}

@@ -136,6 +136,24 @@ def test_the_root_is_written_once_with_all_documents(tmp_path, monkeypatch):
     assert len(documents) == len(set(documents)) == 10
 
 
+def test_a_root_is_written_twice_however_many_arrays_are_replaced(tmp_path, monkeypatch):
+    """They leave its list together, before the first one is replaced, and enter it together."""
+    root, listed = tmp_path / "x.zarr", []
+    small(names="abcdefgh").shardwrite.to_zarr(root)
+    publish = shardwrite.place.directory.Directory.write
+
+    def note(place, leaf, data, **how):
+        if place.path == root and leaf == "zarr.json":
+            listed.append([*json.loads(data)["consolidated_metadata"]["metadata"]])
+        return publish(place, leaf, data, **how)
+
+    monkeypatch.setattr(shardwrite.place.directory.Directory, "write", note)
+    new = small(5, names="abcdefgh")
+    new.shardwrite.to_zarr(root, mode="w")
+    assert listed == [[], sorted(new.variables)]
+    check(root, new)
+
+
 def test_work_that_variables_share_is_done_once(tmp_path):
     done = []
 

@@ -520,7 +520,7 @@ def test_a_source_that_is_another_array_by_then_is_an_error(tmp_path, other, how
 
     errors = (StoreError, CorruptShardError)
     with (
-        seams.once_before("check the place", replace),
+        seams.once_before("begin runs", replace),
         pytest.raises(errors, match=r"source describes another array now|crc32c"),
     ):
         shardwrite.reshard(a, tmp_path / "b", 4, **how)
