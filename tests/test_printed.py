@@ -67,7 +67,9 @@ def refused(root):
         lambda: shardwrite.write_region(VALUES, root / "y", ..., strategy=EVIL),
         lambda: shardwrite.finalize(root / "none"),
         lambda: shardwrite.to_sharded_zarr(VALUES + 1, root / "y", **SIZES),
-        lambda: shardwrite.write_region(shardwrite.open_sharded(root / "y"), root / "y", ...),
+        lambda: shardwrite.to_sharded_zarr(
+            shardwrite.open_sharded(root / "y"), root / "y", mode="w", **SIZES
+        ),
     ):
         with pytest.raises(ShardwriteError) as caught:
             call()

@@ -66,7 +66,7 @@ _MEANT = {
 
 _SENTENCES = {
     "align_chunks": "leave it out: chunks of the source need not fit those that are written",
-    "append_dim": 'make each array longer with to_sharded_zarr(..., region="append", axis=...)',
+    "append_dim": "make each array longer by a call of its own, of to_sharded_zarr",
     "dtype": "leave it out, and convert the source with astype",
     "n_threads": "set them with dask.config.set(num_workers=...)",
     "n_workers": "start a cluster with distributed.Client(n_workers=...)",

@@ -25,6 +25,11 @@ __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 
 _INNER_NBYTES = 512 * 2**10
 
+_SMALLEST_SHARE = 16
+"""Chunks whose sides are powers of two have at least this part of the bytes that are wanted."""
+
+_MOST_TRIED = 10**5  # divisors of a side
+
 _SHARD_NBYTES = 64 * 2**20
 
 _SHARD_RANGE = (10 * 10**6, 100 * 10**6)
@@ -133,20 +138,48 @@ def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
 def _auto_chunks(shape: Shape, itemsize: int, target: int, shards: Shape | None) -> Shape:
     """Choose inner chunks of at most `target` bytes that are close to cubes.
 
-    Their sides are powers of two, which also divide the sides of `shards` if these are given.
+    Their sides are powers of two, which also divide the sides of `shards` if these are given. Where
+    chunks would be far too small by that, as in shards of 365 days, they are any divisors.
     """
-    sides = [1] * len(shape)
-    limits = [max(1, n) for n in (shards or shape)]
+    if shards is None:
+        return _grown(itemsize, target, [_powers(2 * max(1, n) - 1) for n in shape])
+    powers = [[side for side in _powers(n) if n % side == 0] for n in shards]
+    chunks = _grown(itemsize, target, powers)
+    enough = min(target, itemsize * math.prod(shards)) // _SMALLEST_SHARE
+    if itemsize * math.prod(chunks) >= enough:
+        return chunks
+    return _grown(itemsize, target, [_divisors(n) for n in shards])
+
+
+def _grown(itemsize: int, target: int, sides: Sequence[Sequence[int]]) -> Shape:
+    """Chunks of at most `target` bytes, of which the shortest side grows first.
+
+    - `sides`: for each axis, the sides that it may have, beginning with 1.
+    """
+    at = [0] * len(sides)
     growing = True
     while growing:
         growing = False
-        for axis in sorted(range(len(shape)), key=lambda a: (sides[a], -a)):
-            longer = sides[axis] * 2
-            fits = shards[axis] % longer == 0 if shards else longer < 2 * limits[axis]
-            if longer < 2 * limits[axis] and fits and itemsize * math.prod(sides) * 2 <= target:
-                sides[axis], growing = longer, True
+        for axis in sorted(range(len(sides)), key=lambda a: (sides[a][at[a]], -a)):
+            longer = [n + (a == axis) for a, n in enumerate(at)]
+            if longer[axis] == len(sides[axis]):
+                continue
+            nbytes = itemsize * math.prod(own[n] for own, n in zip(sides, longer, strict=True))
+            if nbytes <= target:
+                at, growing = longer, True
                 break
-    return tuple(sides)
+    return tuple(own[n] for own, n in zip(sides, at, strict=True))
+
+
+def _powers(most: int) -> list[int]:
+    """Powers of two up to a number."""
+    return [1 << n for n in range(most.bit_length())]
+
+
+def _divisors(n: int) -> list[int]:
+    """Divisors of a number in ascending order; of a huge one, those with a small factor."""
+    small = [k for k in range(1, min(math.isqrt(n), _MOST_TRIED) + 1) if n % k == 0]
+    return sorted({*small, *(n // k for k in small)})
 
 
 def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:

@@ -97,8 +97,8 @@ def kill_and_go_on(tmp_path, *, n_variables, n_kills, seed):
     check(root, ds)
 
 
-def test_forty_variables_are_killed_and_made_again(tmp_path):
-    kill_and_go_on(tmp_path, n_variables=40, n_kills=3, seed=1)
+def test_ten_variables_are_killed_and_made_again(tmp_path):
+    kill_and_go_on(tmp_path, n_variables=10, n_kills=2, seed=1)
 
 
 @pytest.mark.long
