@@ -154,7 +154,7 @@ def test_keywords_that_are_unknown():
     with pytest.raises(TypeError, match="shard'; give shards"):
         year().shardwrite.plan(shard=3)
     for word, remedy in {
-        "append_dim": 'region="append"',
+        "append_dim": "a call of its own",
         "region": "to_sharded_zarr",
         "safe_chunks": "leave it out",
         "zarr_format": "leave it out.*v3",
