@@ -112,8 +112,9 @@ def documents(root):
 def without_layout(document):
     """What a document says of an array, apart from its chunks and codecs; and all of a group."""
     left = {k: v for k, v in document.items() if k not in ("chunk_grid", "codecs")}
-    if listed := left.get("consolidated_metadata"):
-        left["consolidated_metadata"] = sorted(listed["metadata"])  # zarr 3.1.0 does not sort them
+    # zarr 3.1.0 does not sort them, and says so of a group without any.
+    if listed := left.pop("consolidated_metadata", None):
+        left["consolidated_metadata"] = sorted(listed["metadata"])
     return left
 
 
