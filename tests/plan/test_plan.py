@@ -778,3 +778,20 @@ def test_inner_chunks_that_are_larger_than_a_batch_are_counted(n_rows):
     rows = (2**22,) * 4
     plan = plan_of((2**24,), (2**22,), (n_rows,), (rows,), dtype="u8", threads=2, memory=4 * GB)
     assert plan.memory.encode_nbytes >= 2 * 2 * 8 * n_rows
+
+
+@pytest.mark.parametrize(
+    ("shards", "itemsize", "chunks"),
+    [
+        ((720, 721, 1440), 4, (36, 103, 32)),
+        ((365, 180, 360), 4, (73, 36, 45)),
+        ((200_000,), 8, (50_000,)),
+        ((997,), 8, (997,)),
+        ((10**12,), 1, (100_000,)),
+        ((96, 96, 96), 2, (32, 32, 32)),  # powers of two are large enough
+        ((256, 256, 256), 1, (64, 64, 128)),
+    ],
+)
+def test_chunks_that_are_left_out_divide_shards_of_any_size(shards, itemsize, chunks):
+    found = resolve_shapes(tuple(2 * n for n in shards), itemsize, shards, None, ())
+    assert found[:2] == (shards, chunks)
