@@ -177,7 +177,7 @@ def _powers(most: int) -> list[int]:
 
 
 def _divisors(n: int) -> list[int]:
-    """Divisors of a number in ascending order; of a huge one, those with a small factor."""
+    """Divisors of a number in ascending order; of more than 10**10, those with a small factor."""
     small = [k for k in range(1, min(math.isqrt(n), _MOST_TRIED) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})
 
