@@ -335,6 +335,9 @@ class Recorder:
         How many shards to wait for.
     """
 
+    hold = 0.0
+    """Seconds for which the program waits at that time, so that it has not ended before the cut."""
+
     def __init__(self, path: Path, acks: oracle.Acks, n_acks: int) -> None:
         self._path, self._acks, self._n_acks = path, acks, n_acks
         self.metadata = None
@@ -349,8 +352,9 @@ class Recorder:
                 self.metadata = oracle.metadata_of(self._path)
         self._acks(report)
         self._n_acks -= len(report.shards)
-        if self._n_acks <= 0:
+        if self._n_acks <= 0 and not self.is_time.is_set():
             self.is_time.set()
+            time.sleep(self.hold)
 
 
 @contextlib.contextmanager
@@ -461,6 +465,7 @@ def run_state(
         path, acks, n_shards if at_the_end else int(rng.integers(1, 1 + n_shards * 2 // 3))
     )
     delay = rng.uniform(0, 0.0005 if durability == "none" else 0.004)
+    recorder.hold = 0.01 if not at_the_end and rng.random() < 0.5 else 0.0
     acked: set[int] = set()
 
     def cut() -> None:
