@@ -124,7 +124,6 @@ def test_restart_that_replaces_sets_it_aside_again(tmp_path):
         lambda path: write(path, mode="w-", shards=20),
         lambda path: write(path, shards=20),
         lambda path: shardwrite.write_region(da.zeros((5, 5), dtype="u4"), path, np.s_[:5, :5]),
-        lambda path: shardwrite.reshard(path, path.with_name("y"), shards=20),
     ],
 )
 def test_messages_name_both_ways(tmp_path, call):
@@ -134,6 +133,16 @@ def test_messages_name_both_ways(tmp_path, call):
         (JournalError, SpecError), match=r"(?s)again.*abandon.* keeps? the\s*old array"
     ):
         call(tmp_path / "x")
+
+
+def test_an_array_that_is_being_replaced_is_not_converted(tmp_path):
+    make(tmp_path / "x")
+    fail(tmp_path / "x")
+    with pytest.raises(JournalError, match="Make the same call again to finish it"):
+        shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=20)
+    write(tmp_path / "x", n_good=99)
+    shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=20)
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "y")[:, :], OLD + 7)
 
 
 def test_what_was_written_meanwhile_is_not_lost(tmp_path):
