@@ -18,7 +18,7 @@ def check(tmp_path, where, n_cases, seed, begin=0):
     found = summary_of(tmp_path, "self_reading.py", *words, seconds=900)
     assert not found["troubles"], found["troubles"][:3]
     assert (found["lost"], found["left"]) == (0, 0)
-    assert found["vacuous"] <= n_cases // 2, found
+    assert found["vacuous"] < n_cases, "something must be interrupted"
 
 
 @pytest.mark.parametrize("begin", [8, 13])
