@@ -861,13 +861,14 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             if session.directory.record.aside:
                 session.leave(result)
                 aside.setdefault(session.siblings, []).append(session)
-    ended = [session for sessions in aside.values() for session in sessions]
+    ended = [session for together in aside.values() for session in together]
     if len(ended) > 1:
         for session in ended:
             session.close()
-    for session in ended:
-        together = [each.job.target.place for each in aside[session.siblings]]
-        session.hand_over(together)
+    for together in aside.values():
+        places = [session.job.target.place for session in together]
+        for session in together:
+            session.hand_over(places)
     siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
         siblings.setdefault(session.siblings, []).append((session, document))
