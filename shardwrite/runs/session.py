@@ -237,6 +237,7 @@ class Session:
             strategy=plan.strategy,
             store=self.writes_in.store,
             run_path=str(self.work_path),
+            claims=str(self.directory.path),
             parts=str(self._parts),
             driver=self.driver,
             output=self.directory.number,
@@ -330,7 +331,8 @@ class Session:
         if box is None:
             return ""
         bounds = box.shift(tuple(-o for o in plan.origin)).bounds
-        return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
+        array = f" of {self.job.target.name}" if self.directory.record.together else ""
+        return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]{array}"
 
     def enter(self, report: GroupReport) -> None:
         """Enter the report of a task, and remove the part files that it does not need any more."""
@@ -550,6 +552,12 @@ class Session:
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
+
+    def list_again(self, others: Sequence[Session]) -> None:
+        """Have groups list the arrays of some updates of the run as they are now."""
+        targets = [session.job.target for session in others]
+        with self._publishing():
+            self.directory.list_again(targets, self.job.durability, self.driver)
 
     @property
     def siblings(self) -> object:
@@ -851,9 +859,13 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     """Publish the documents of arrays, then those of new groups, and leave receipts."""
     new: list[tuple[Session, Document]] = []
     aside: dict[object, list[Session]] = {}
+    together: dict[Path, list[Session]] = {}
     for session, result in zip(sessions, results, strict=True):
         with session.ending():
             document = session.publish()
+            if document is None and session.directory.is_listed_with_others:
+                together.setdefault(session.directory.shared, []).append(session)
+                continue
             if document is None:
                 session.leave(result)
                 continue
@@ -861,13 +873,20 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             if session.directory.record.aside:
                 session.leave(result)
                 aside.setdefault(session.siblings, []).append(session)
-    ended = [session for together in aside.values() for session in together]
+    for updates in together.values():
+        updates[0].list_again(updates)
+    changed = {id(session) for updates in together.values() for session in updates}
+    for session, result in zip(sessions, results, strict=True):
+        if id(session) in changed:
+            with session.ending():
+                session.leave(result)
+    ended = [session for replaced in aside.values() for session in replaced]
     if len(ended) > 1:
         for session in ended:
             session.close()
-    for together in aside.values():
-        places = [session.job.target.place for session in together]
-        for session in together:
+    for replaced in aside.values():
+        places = [session.job.target.place for session in replaced]
+        for session in replaced:
             session.hand_over(places)
     siblings: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in new:
