@@ -41,7 +41,7 @@ def _dataclass(
         shared |= {"__getstate__": _state, "__setstate__": _restore}
     above = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
     how["frozen"] = any(params.frozen for params in above if params is not None)
-    made = dataclasses.dataclass(init=False, repr=False, eq=False, **how)(cls)
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, **how)(cls)
     made.__dataclass_params__.frozen = True  # for standard ones that come from it
     for name, method in shared.items():
         if name not in own:
@@ -79,7 +79,9 @@ def _to_be_compiled(cls: type) -> Callable[..., None]:
 def _compiled(cls: type) -> Callable[..., None]:
     """The ``__init__`` of a class, from its fields."""
     known: dict[str, Any] = {"_put": _PUT, "_missing": dataclasses.MISSING}
-    positional, keywords, body = [], [], []
+    positional: list[str] = []
+    keywords: list[str] = []
+    body: list[str] = []
     for field in dataclasses.fields(cls):
         name = argument = value = field.name
         made = f"_default_{name}"
@@ -122,15 +124,17 @@ def _hashed(cls: type) -> Callable[[Any], Any]:
     return _values_of(tuple(f.name for f in fields if (f.compare if f.hash is None else f.hash)))
 
 
-def _equal(self: Any, other: object) -> bool:
-    if other.__class__ is not self.__class__:
+def _equal(self: Any, other: object) -> Any:
+    cls: Any = self.__class__
+    if other.__class__ is not cls:
         return NotImplemented
-    values = _compared(self.__class__)
-    return bool(values(self) == values(other))
+    values = _compared(cls)
+    return values(self) == values(other)
 
 
 def _hash(self: Any) -> int:
-    return hash(_hashed(self.__class__)(self))
+    cls: Any = self.__class__
+    return hash(_hashed(cls)(self))
 
 
 def _repr(self: Any) -> str:

@@ -171,7 +171,7 @@ class Checked(Record):
     @classmethod
     def from_dict(cls, found: JSON) -> Checked:
         """Parse a line."""
-        line = super().from_dict(found)
+        line = super(Checked, cls).from_dict(found)  # noqa: UP008 (it has slots)
         columns = (line.shards, line.nbytes, line.crc, line.chunks)
         if not line.shards or len({len(column) for column in columns}) != 1:
             raise ValueError("no line about shards")

@@ -157,7 +157,7 @@ class UpdateEntry(Record):
     @classmethod
     def from_dict(cls, found: JSON) -> UpdateEntry:
         """Parse and check the value that `to_dict` returns."""
-        entry = super().from_dict(found)
+        entry = super(UpdateEntry, cls).from_dict(found)  # noqa: UP008 (it has slots)
         if entry.identity.region is None:
             raise RecordError("there", "identity.region", cls.__name__)
         return entry

@@ -92,4 +92,4 @@ class Identity(Record):
         if isinstance(found, Mapping) and isinstance(metadata, Mapping) and "region" in found:
             document = {name: value for name, value in metadata.items() if name != "window"}
             found = {**found, "metadata": document, "window": metadata.get("window")}
-        return super().from_dict(found)
+        return super(Identity, cls).from_dict(found)  # noqa: UP008 (it has slots)

@@ -216,7 +216,7 @@ class VolumeResult(WriteResult):
     scales: tuple[WriteResult, ...] = ()
 
     def _rows(self) -> list[tuple[str, str]]:
-        rows = super()._rows()  # super() alone fails in a class with slots
+        rows = super(VolumeResult, self)._rows()  # noqa: UP008 (it has slots)
         for each in self.scales:
             key, files = each.path.rpartition("/")[2], counted(each.n_shards, "file")
             nbytes = f"{human(each.raw_nbytes)} in, {human(each.stored_nbytes)} out"

@@ -117,7 +117,7 @@ class Hdf5InBucket(Hdf5Source):
         return lambda box: np.asarray(view[box.slices]).astype(self.dtype, copy=False)
 
     def _read_by_h5py(self, box: Box) -> npt.NDArray[Any]:
-        return super()._read(box)
+        return super(Hdf5InBucket, self)._read(box)  # noqa: UP008 (it has slots)
 
 
 def open_file(path: str | FileInBucket) -> Any:
