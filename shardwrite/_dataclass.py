@@ -125,9 +125,9 @@ def _hashed(cls: type) -> Callable[[Any], Any]:
 
 
 def _equal(self: Any, other: object) -> Any:
-    cls: Any = self.__class__
-    if other.__class__ is not cls:
+    if other.__class__ is not self.__class__:
         return NotImplemented
+    cls: Any = self.__class__
     values = _compared(cls)
     return values(self) == values(other)
 
