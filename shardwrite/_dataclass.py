@@ -29,7 +29,10 @@ def _dataclass(
     if not frozen:
         return dataclasses.dataclass(init=init, **how)(cls)
     own = dict(vars(cls))
-    shared: dict[str, Any] = {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+    shared: dict[str, Callable[..., object]] = {
+        "__setattr__": _refuse_to_set,
+        "__delattr__": _refuse_to_delete,
+    }
     if how.pop("repr", True):
         shared["__repr__"] = _repr
     if how.pop("eq", True):
@@ -78,7 +81,7 @@ def _to_be_compiled(cls: type) -> Callable[..., None]:
 
 def _compiled(cls: type) -> Callable[..., None]:
     """The ``__init__`` of a class, from its fields."""
-    known: dict[str, Any] = {"_put": _PUT, "_missing": dataclasses.MISSING}
+    known: dict[str, object] = {"_put": _PUT, "_missing": dataclasses.MISSING}
     positional: list[str] = []
     keywords: list[str] = []
     body: list[str] = []
@@ -100,11 +103,11 @@ def _compiled(cls: type) -> Callable[..., None]:
         body.append("self.__post_init__()")
     arguments = ["self", *positional, *(["*", *keywords] if keywords else [])]
     exec(f"def __init__({', '.join(arguments)}):\n  " + "\n  ".join(body or ["pass"]), known)  # noqa: S102 (names of fields, and nothing else)
-    init: Callable[..., None] = known["__init__"]
+    init: Any = known["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__module__ = cls.__module__
     init.__annotations__ = {f.name: f.type for f in dataclasses.fields(cls) if f.init}
-    return init
+    return init  # type: ignore[no-any-return]
 
 
 def _values_of(names: tuple[str, ...]) -> Callable[[Any], Any]:

@@ -19,7 +19,8 @@ PACKAGE = Path(__file__).parent.parent / "shardwrite"
 WINGS = ("datasets", "sources", "hdf5", "legacy", "volumes", "convert", "show", "slurm")
 # lowest first; a folder may import from itself and from floors before its own
 LAYERS = [
-    ["errors", "_version", "_lazy", "_dataclass", "grid"],
+    ["_dataclass", "_lazy", "_version"],
+    ["errors", "grid"],
     ["seams", "checks"],
     ["results", "options"],
     ["config"],
