@@ -79,7 +79,8 @@ def _to_be_compiled(cls: type) -> Callable[..., None]:
     return __init__
 
 
-def _compiled(cls: type) -> Callable[..., None]:
+@cache
+def _compiled(cls: Any) -> Callable[..., None]:
     """The ``__init__`` of a class, from its fields."""
     known: dict[str, object] = {"_put": _PUT, "_missing": dataclasses.MISSING}
     positional: list[str] = []
