@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.encode import (
     Node,
