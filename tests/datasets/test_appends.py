@@ -473,6 +473,30 @@ def test_plans(both):
     check(both.ours, steps(0, 10))
 
 
+def test_where_it_cannot_be_one_run_an_append_is_refused(both, monkeypatch):
+    """Beside the root of a store that belongs to somebody else, for instance."""
+    seams.replace_step(monkeypatch, "may make a directory", lambda _: False)
+    with pytest.raises(SpecError, match=r"beside the root of.*ask for the right"):
+        steps(10, 12).shardwrite.to_zarr(both.ours, append_dim="time")
+    check(both.ours, steps(0, 10))
+    part(3, 5, offset=1).shardwrite.to_zarr(both.ours, region="auto")
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_region_is_interrupted(both, is_given_up):
+    old, new = steps(0, 10).compute(), part(2, 7, offset=50).compute()
+    begin(part(2, 7, offset=50), both.ours, region={"time": slice(2, 7)})
+    if is_given_up:
+        assert len(shardwrite.abandon(both.ours)) == 5
+    result = part(2, 7, offset=50).shardwrite.to_zarr(both.ours, region={"time": slice(2, 7)})
+    assert (result.n_resumed_shards > 0) != is_given_up
+    for name in new.data_vars:
+        axis = old[name].dims.index("time")
+        old[name][(slice(None),) * axis + (slice(2, 7),)] = new[name].values
+    check(both.ours, old)
+    assert not list(both.ours.rglob("*.shardwrite"))
+
+
 # ---- Kills
 
 
