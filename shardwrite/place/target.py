@@ -18,11 +18,11 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
+from shardwrite.place.base import Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
-from shardwrite.stores.directories import CONVERSION_SUFFIX
+from shardwrite.stores.directories import CONVERSION_SUFFIX, RUN_SUFFIX
 from shardwrite.stores.looking import (
     is_file,
     is_icechunk,
