@@ -57,6 +57,7 @@ from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, is_there
+from shardwrite.stores.posix import note_synced
 from shardwrite.write.context import Scratch, probe_here
 
 if TYPE_CHECKING:
@@ -192,13 +193,17 @@ def _check_sources(sessions: Sequence[Session]) -> None:
 
 def _sync_above(sessions: Sequence[Session]) -> None:
     """Make the directories of new arrays durable that lie beside another one."""
-    jobs = [session.job for session in sessions]
-    new = [job.target.place for job in jobs if job.makes_array and job.durability != "none"]
-    above = Counter(place.path.parent for place in new if isinstance(place, Directory))
-    for directory, n_arrays in above.items():
-        if n_arrays > 1:
+    above: dict[Path, list[Session]] = {}
+    for session in sessions:
+        job = session.job
+        if job.makes_array and job.durability != "none" and isinstance(job.target.place, Directory):
+            above.setdefault(job.target.place.path.parent, []).append(session)
+    for directory, beside in above.items():
+        if len(beside) > 1:
             with as_store_error(str(directory), "cannot make durable"):
                 fsync_directory(directory)
+            for session in beside:
+                note_synced(session.driver, [session.job.target.directory.path])
 
 
 def _journals_of(
