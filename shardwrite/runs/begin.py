@@ -146,7 +146,7 @@ def begin(
     there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:
-        _make_way(job)
+        _refuse_overlapping(job)
     sessions = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
@@ -273,7 +273,7 @@ def _begin_all(
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
         for directory in reversed(new):  # see `runs.staged`
-            _take_back_unused(directory, drivers)
+            _cancel_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs]
 
@@ -312,7 +312,7 @@ def _described(job: Job) -> str:
     )
 
 
-def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
+def _cancel_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
     """Take a new run back, unless another process has joined it meanwhile."""
     with contextlib.suppress(StoreError):  # the first error is the one to report
         if all(holder.driver in own_drivers for holder in live_holders(directory.shared)):
@@ -536,7 +536,7 @@ def _is_begun(job: Job) -> bool:
     return found is not None and found.makes_array == job.makes_array
 
 
-def _make_way(job: Job) -> None:
+def _refuse_overlapping(job: Job) -> None:
     """Refuse to go on if other runs write the same shards.
 
     With ``restart=True``, updates that nobody works on are given up instead.

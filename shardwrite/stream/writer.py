@@ -561,7 +561,7 @@ class ShardWriter:
             try:
                 self._check_shape()
             except BaseException:
-                window.take_back()
+                window.cancel()
                 raise
         self._window = window
         window.list_before()
