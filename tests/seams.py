@@ -32,8 +32,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box
 from shardwrite.host.stopping import before_leaving, request_drain, reset_drain
 from shardwrite.journal import lease, lock
-from shardwrite.journal.begin import Request, _create, find_run
-from shardwrite.journal.begin import begin_run as begin_one
+from shardwrite.journal.begin import Request, _create, begin_runs, find_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import (
     Beginning,
@@ -268,7 +267,8 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
     job = Job(ArrayChunks(x), plan, resolve_target(path, None), RunOptions())
     intent = intent_of(job.plan, job.options.mode)
     text, level = job.plan.metadata.text, job.durability
-    run, _ = begin_one(job.target, intent, text, restart=False, durability=level)
+    request = Request(job.target, intent, text)
+    ((run, _),) = begin_runs([request], restart=False, durability=level)
     session = Session(job, run, "driver", Ledger(plan.metadata.grid))
     run.make_room("full", "driver", set())
     admit(run.path, session.driver)

@@ -4,6 +4,7 @@ done."""
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Collection
 from functools import cache, wraps
@@ -185,6 +186,22 @@ def test_only_formats_know_the_key_of_a_document():
         if isinstance(node, ast.Constant) and node.value in keys
     }
     assert found == {"format/node.py", "codecs/foreign.py", "stores/session_store.py"}
+
+
+def test_one_module_spells_how_the_directory_of_a_run_is_called():
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        for node in walk(parsed(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"[\w.]*\.shardwrite/?", node.value)
+    }
+    assert found == {"stores/directories.py"}
+
+
+def test_the_steps_of_a_run_are_counted():
+    counted = shape.steps_of(shape.texts_of(PACKAGE.parent))
+    assert all(0 < n < 2000 for n in counted.values()), counted
 
 
 def test_every_folder_has_a_floor():

@@ -363,14 +363,6 @@ class Request:
     keeps_old: bool = False
 
 
-def begin_run(
-    target: Target, intent: Intent, document: str, *, restart: bool, durability: str
-) -> tuple[RunDirectory, bool]:
-    """Begin a run (steps 1 and 2), or return the run of the same plan that is there already."""
-    request = Request(target, intent, document)
-    return begin_runs([request], restart=restart, durability=durability)[0]
-
-
 def begin_runs(
     requests: Sequence[Request],
     *,
@@ -378,7 +370,7 @@ def begin_runs(
     durability: str,
     free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
-    """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
+    """Take steps 1 and 2: begin one run for all arrays that no run writes yet, and find the others.
 
     - `free`: targets where nothing stood a moment ago, and what lies above was looked at. Once
       their plans are linked, each of them is looked at again.

@@ -598,12 +598,10 @@ def proof_in(
         path / "plan-moved.json",
         target.run_path / "plan.json",
     ):
-        data = read_file(plan)
-        with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
-            record = RunRecord.from_json(data or b"", is_update=bool(target.update))
-            if record.run == run:
-                entry = {"run": record.run, "mode": record.mode, "array": record.array}
-                return Proof(path, entry, keys)
+        record = record_in(plan, is_update=bool(target.update))
+        if record is not None and record.run == run:
+            entry = {"run": record.run, "mode": record.mode, "array": record.array}
+            return Proof(path, entry, keys)
     return Proof(path, {})
 
 
@@ -652,10 +650,10 @@ def run_at(path: str) -> str:
     return next(found, "").removeprefix("run-")
 
 
-def record_in(plan: Path) -> RunRecord | None:
+def record_in(plan: Path, *, is_update: bool = False) -> RunRecord | None:
     """Record of a run in a ``plan.json``; None if the file is torn or missing."""
     try:
-        return RunRecord.from_json(read_file(plan) or b"", is_update=False)
+        return RunRecord.from_json(read_file(plan) or b"", is_update=is_update)
     except ValueError:
         return None
 
