@@ -710,10 +710,9 @@ def remove_empty(target: Target) -> bool:
 
 def remove_empty_home(home: Path | None) -> None:
     """Remove the directory of runs that write several arrays, if no run is left in it."""
-    if home is not None:
-        with contextlib.suppress(OSError):  # another run has begun there
-            home.rmdir()
-            home.parent.rmdir()
+    for emptied in () if home is None else (home, home.parent):
+        with contextlib.suppress(OSError):  # another run has begun there, or it is gone
+            emptied.rmdir()
 
 
 def _drop_last_claim(beside: Path) -> None:

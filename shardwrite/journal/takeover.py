@@ -595,7 +595,7 @@ def tidy_home(target: Target) -> None:
     directories of runs that have ended, whose arrays are all settled.
     """
     home = target.home
-    if home is None or not is_there(home):
+    if home is None or not is_there(home.parent):
         return
     for path in listed(home):
         state, _, _ = path.name.partition("-")
