@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from shardwrite._dataclass import dataclass
 
 __all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "ravel", "unravel"]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, field
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
+from shardwrite._dataclass import dataclass
 from shardwrite.grid import Sized
 
 Manifest = Literal["nonempty_chunks"] | None

@@ -33,6 +33,7 @@ from typing import (
     get_type_hints,
 )
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 
 _LARGEST = 2.0**63
@@ -241,7 +242,7 @@ def _reader(kind: Any) -> _Reader:
     return _READERS.get(kind) or partial(read, kind)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Whole:
     """Reader of whole numbers."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import printable
 from shardwrite.seams import resolve
 

@@ -24,11 +24,11 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError
 
 WINGS = "shardwrite.wings"

@@ -14,7 +14,18 @@ from entered import Entered, entered_by
 
 # Rooms that any writer needs, and the front
 WRITING = {
-    *("_lazy", "checks", "codecs", "config", "encode", "engines", "entry", "format", "front"),
+    *(
+        "_dataclass",
+        "_lazy",
+        "checks",
+        "codecs",
+        "config",
+        "encode",
+        "engines",
+        "entry",
+        "format",
+        "front",
+    ),
     *("grid", "host", "journal", "operations", "options", "place", "plan", "records", "results"),
     *("runs", "seams", "stores", "write"),
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dask
 
 import shardwrite
+from shardwrite._dataclass import dataclass
 from shardwrite.cli.common import engine
 from shardwrite.cli.options import MEMORY_OF_A_THREAD, of_group
 from shardwrite.cli.terminal import echo, emit, exact

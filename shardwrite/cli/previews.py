@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.convert.swap import find_in_place
 from shardwrite.engines.local import LocalEngine
 from shardwrite.errors import IncompleteError

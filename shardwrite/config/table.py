@@ -18,10 +18,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import shardwrite.options as groups
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_number, is_whole
 from shardwrite.errors import SpecError
 

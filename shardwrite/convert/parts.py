@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,

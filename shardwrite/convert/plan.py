@@ -10,11 +10,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec, Document, named_today
 from shardwrite.errors import SpecError, printable
 from shardwrite.format.document import (

@@ -40,7 +40,6 @@ import os
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +48,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.task_spec import Task
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
@@ -171,7 +171,7 @@ class Checked(Record):
     @classmethod
     def from_dict(cls, found: JSON) -> Checked:
         """Parse a line."""
-        line = super(Checked, cls).from_dict(found)
+        line = super(Checked, cls).from_dict(found)  # noqa: UP008 (it has slots)
         columns = (line.shards, line.nbytes, line.crc, line.chunks)
         if not line.shards or len({len(column) for column in columns}) != 1:
             raise ValueError("no line about shards")

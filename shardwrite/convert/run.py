@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.keywords import CodecKeywords, CopyKeywords, IndexKeywords

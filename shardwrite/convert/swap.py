@@ -39,10 +39,10 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import (
     JournalError,
     RunEndedError,

@@ -11,11 +11,12 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.convert.arrays import ConversionCall, put_document
 from shardwrite.convert.consume import consume_into

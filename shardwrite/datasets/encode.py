@@ -12,12 +12,12 @@ import json
 import math
 import uuid
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
 from shardwrite.errors import SpecError

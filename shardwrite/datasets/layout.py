@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.datasets.keywords import Sizes
 from shardwrite.errors import SpecError

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.datasets.encode import EncodedNode, EncodedVariable, encoded, nodes_of
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from dask.delayed import Delayed, delayed
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.planned import (

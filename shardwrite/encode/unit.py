@@ -20,13 +20,13 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError, SourceError
 from shardwrite.format.index import EMPTY, Seal, ShardIndex

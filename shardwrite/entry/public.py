@@ -6,12 +6,12 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import flag
 from shardwrite.config.table import SETTINGS, value_of
 from shardwrite.errors import SpecError

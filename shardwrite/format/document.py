@@ -13,12 +13,12 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.datatypes import (
     PLAIN_DTYPES,
     check_fill,

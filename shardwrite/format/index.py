@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.pipeline import build_pipeline
 from shardwrite.codecs.stages import Buffer

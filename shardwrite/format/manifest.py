@@ -21,12 +21,13 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document, attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.node import LIST, RUNS, has_manifest, with_attributes

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, native_dtype
 from shardwrite.codecs.documents import JSON, Codec, Document, named_today
 from shardwrite.codecs.pipeline import FillPattern, Pipeline, build_pipeline, serializer_named

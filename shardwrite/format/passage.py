@@ -9,8 +9,8 @@ edges, these are decoded and encoded again, and all others pass.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.stages import Buffer, Crc32cStage
 from shardwrite.errors import CorruptShardError

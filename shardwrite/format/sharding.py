@@ -27,12 +27,12 @@ core asks for them by name, and knows none of these formats:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SpecError

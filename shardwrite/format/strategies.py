@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import flag, share
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError

@@ -8,12 +8,13 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.plan import ConvertedLayout, converted

@@ -12,13 +12,13 @@ import contextlib
 import errno
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.frame import HDF5, Layout, Piece
 from shardwrite.format.order import Ranks

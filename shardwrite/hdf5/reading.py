@@ -15,7 +15,6 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import numcodecs
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata

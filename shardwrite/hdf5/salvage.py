@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Ranges
 from shardwrite.encode.reader import decodes, shard_up_to
 from shardwrite.errors import SpecError, StoreError

@@ -7,7 +7,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Ranges
 from shardwrite.encode.reader import ShardReader
 from shardwrite.errors import CorruptShardError, SpecError, StoreError

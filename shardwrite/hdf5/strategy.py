@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 from shardwrite.format.frame import HDF5, Framing

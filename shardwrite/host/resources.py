@@ -28,11 +28,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from dask.system import CPU_COUNT
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 
 # usable share of a job's memory; the interpreter, libraries and dirty cached pages need the rest

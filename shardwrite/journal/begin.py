@@ -13,11 +13,12 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from crc32c import crc32c
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT

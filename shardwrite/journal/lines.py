@@ -32,12 +32,12 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from crc32c import crc32c
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_number
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError

@@ -11,9 +11,10 @@ import random
 import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
 from shardwrite.format.node import layout_in

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import RunEndedError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import begun_run, has_lost_array, has_receipt

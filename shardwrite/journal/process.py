@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.records import POSITIVE, Record
 from shardwrite.stores.looking import opened, parse_json

@@ -10,12 +10,13 @@ import contextlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
@@ -156,7 +157,7 @@ class UpdateEntry(Record):
     @classmethod
     def from_dict(cls, found: JSON) -> UpdateEntry:
         """Parse and check the value that `to_dict` returns."""
-        entry = super(UpdateEntry, cls).from_dict(found)
+        entry = super(UpdateEntry, cls).from_dict(found)  # noqa: UP008 (it has slots)
         if entry.identity.region is None:
             raise RecordError("there", "identity.region", cls.__name__)
         return entry

@@ -49,13 +49,14 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from crc32c import crc32c
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, group_document, has_manifest

@@ -15,9 +15,10 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.lease import is_this_process, lease_times, lives, this_process

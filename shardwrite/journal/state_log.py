@@ -27,12 +27,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from crc32c import crc32c
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import JournalError
 from shardwrite.journal.state_lease import LEASE, LeaseRecord
 from shardwrite.place.base import STATE_PREFIX

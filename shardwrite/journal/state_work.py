@@ -53,11 +53,11 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, StoreError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, on_leaving, tell
 from shardwrite.journal.lease import lease_times, lives, this_process

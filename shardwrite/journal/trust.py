@@ -28,10 +28,10 @@ import pwd
 import stat
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import UntrustedStateError
 from shardwrite.place.base import Place

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.format.node import DOCUMENT
 from shardwrite.legacy.place import TransformerPlace, hierarchy_of
 from shardwrite.legacy.zip import ZippedStore

@@ -14,12 +14,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.datatypes import native_dtype, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document, attributes_of
 from shardwrite.errors import SpecError

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zarr.dtype import data_type_registry
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Codec, Document
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import why_too_long

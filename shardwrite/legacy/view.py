@@ -41,7 +41,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -59,6 +58,7 @@ from zarr.buffer.cpu import Buffer as CpuBuffer
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, damage_in

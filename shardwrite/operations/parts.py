@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import whole
 from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking

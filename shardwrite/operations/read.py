@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import SpecError

@@ -21,7 +21,7 @@ No shard is removed: a bad one is replaced when its successor is whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from itertools import islice
 from operator import lt
@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.checks import flag
 from shardwrite.engines import active_engine

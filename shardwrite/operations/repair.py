@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STRATEGY, value_of
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking

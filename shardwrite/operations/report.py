@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import printable
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.kept import HOW_TO_GO_ON

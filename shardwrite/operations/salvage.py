@@ -27,9 +27,10 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.encode.reader import ShardReader, scan_for_end, shard_up_to
 from shardwrite.errors import (

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError, redacted

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
+from shardwrite._dataclass import dataclass
 from shardwrite.engines.local import Engine
 from shardwrite.errors import IncompleteError, RunEndedError
 from shardwrite.journal.ledger import Ledger

@@ -15,7 +15,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Sized as HasLength
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -20,6 +20,7 @@ import numpy as np
 from dask.delayed import Delayed
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice, flag, is_whole
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine

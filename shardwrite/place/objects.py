@@ -18,9 +18,10 @@ import errno
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
 from shardwrite.place.base import (

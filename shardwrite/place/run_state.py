@@ -19,12 +19,12 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import RUN_DIR, value_of
 from shardwrite.errors import SpecError

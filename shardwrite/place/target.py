@@ -8,10 +8,11 @@ import re
 import stat
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import DURABILITY, RUN_DIR, value_of
 from shardwrite.errors import JournalError, SpecError, StoreError

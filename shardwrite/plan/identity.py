@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.grid import Shape
 from shardwrite.records import Check, Record, always, rest
@@ -92,4 +92,4 @@ class Identity(Record):
         if isinstance(found, Mapping) and isinstance(metadata, Mapping) and "region" in found:
             document = {name: value for name, value in metadata.items() if name != "window"}
             found = {**found, "metadata": document, "window": metadata.get("window")}
-        return super(Identity, cls).from_dict(found)
+        return super(Identity, cls).from_dict(found)  # noqa: UP008 (it has slots)

@@ -7,10 +7,11 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import PlanError
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata

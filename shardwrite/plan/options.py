@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import flag, is_number, is_whole
 from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError

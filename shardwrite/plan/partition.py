@@ -13,9 +13,9 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
 from shardwrite.plan.edges import Edges, Runs, condensed, filled

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.encode.unit import check_block
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ShardwriteError, StoreError

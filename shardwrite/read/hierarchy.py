@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.node import (

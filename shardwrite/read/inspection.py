@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
+from shardwrite._dataclass import dataclass
 from shardwrite.encode.reader import ShardReader
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError

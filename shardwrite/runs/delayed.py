@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.task_spec import Task
 
+from shardwrite._dataclass import dataclass
 from shardwrite.engines.local import Engine
 from shardwrite.errors import RunEndedError, SpecError
 from shardwrite.journal.begin import find_run

@@ -26,7 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
@@ -36,6 +36,7 @@ from dask.base import get_annotations
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import GraphNode, Task
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import ACCEPT_SOURCE, value_of
 from shardwrite.engines.local import Engine, Stopped
 from shardwrite.errors import (

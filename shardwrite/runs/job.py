@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice
 from shardwrite.codecs.documents import Document
 from shardwrite.grid import Box, Shape

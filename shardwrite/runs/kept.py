@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import ACCEPT_SOURCE, value_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import ChangedError, CorruptShardError, SpecError

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.frame import Signature, framing_of, signature_for_label, signatures_in
 from shardwrite.format.metadata import ArrayMetadata

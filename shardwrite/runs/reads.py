@@ -13,7 +13,6 @@ import os
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -24,6 +23,7 @@ from dask.blockwise import Blockwise
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.task_spec import Alias, DataNode, Task, TaskRef
 
+from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.journal.receipt import read_receipt

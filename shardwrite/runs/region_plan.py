@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines.local import Engine

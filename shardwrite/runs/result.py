@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite._version import __version__
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, SpecError, printable
@@ -215,7 +216,7 @@ class VolumeResult(WriteResult):
     scales: tuple[WriteResult, ...] = ()
 
     def _rows(self) -> list[tuple[str, str]]:
-        rows = super(VolumeResult, self)._rows()  # super() alone fails in a class with slots
+        rows = super(VolumeResult, self)._rows()  # noqa: UP008 (it has slots)
         for each in self.scales:
             key, files = each.path.rpartition("/")[2], counted(each.n_shards, "file")
             nbytes = f"{human(each.raw_nbytes)} in, {human(each.stored_nbytes)} out"

@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from dask.delayed import delayed
 from dask.task_spec import TaskRef
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.codecs.documents import attributes_of

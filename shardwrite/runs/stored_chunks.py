@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import ChangedError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.grid import ceil_div
 from shardwrite.read.census import LEGEND_ORDER, STATES, Array, Census, ShardState, times
 from shardwrite.results import human

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import printable
 from shardwrite.results import Facts
 

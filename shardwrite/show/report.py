@@ -6,13 +6,14 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 from rich.text import Text
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import printable
 from shardwrite.records import Check, one_of, read
 from shardwrite.results import Facts, counted, duration, human, table_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -14,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from shardwrite._dataclass import dataclass
 from shardwrite.grid import ceil_div
 from shardwrite.read.census import Census
 from shardwrite.show.fold import GAP, PALETTE, Folded, caption_of, fold, legend_of, shades_of

@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import SLURM_TIMEOUT, value_of
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id

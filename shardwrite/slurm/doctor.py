@@ -21,9 +21,10 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite._version import __version__
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory

@@ -28,13 +28,14 @@ import threading
 import time as clock
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dask
 from dask.utils import parse_bytes
 
+from shardwrite._dataclass import dataclass
 from shardwrite.engines.cluster import new_client
 from shardwrite.entry.public import taking
 from shardwrite.errors import (

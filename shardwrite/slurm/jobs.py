@@ -13,10 +13,11 @@ import shlex
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 
+from shardwrite._dataclass import dataclass
 from shardwrite.convert.swap import new_tree_of
 from shardwrite.errors import SpecError, SubmitError
 from shardwrite.host.resources import job_id

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, TypeVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.options import (
     Keywords,
     NameKeywords,

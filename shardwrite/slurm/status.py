@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import IncompleteError, SubmitError
 from shardwrite.journal.lease import live_holders, slurm_job
 from shardwrite.journal.ledger import Ledger

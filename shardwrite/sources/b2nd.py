@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import os
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import CodecError
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
 from shardwrite.plan.partition import MAX_SHARDS

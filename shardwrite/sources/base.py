@@ -6,12 +6,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import Box

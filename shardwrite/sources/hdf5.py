@@ -17,12 +17,13 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
@@ -116,7 +117,7 @@ class Hdf5InBucket(Hdf5Source):
         return lambda box: np.asarray(view[box.slices]).astype(self.dtype, copy=False)
 
     def _read_by_h5py(self, box: Box) -> npt.NDArray[Any]:
-        return super(Hdf5InBucket, self)._read(box)
+        return super(Hdf5InBucket, self)._read(box)  # noqa: UP008 (it has slots)
 
 
 def open_file(path: str | FileInBucket) -> Any:

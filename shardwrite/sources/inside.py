@@ -22,10 +22,11 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Ranges
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError

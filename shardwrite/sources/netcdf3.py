@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.grid import Box
 from shardwrite.read.array import slabs
 from shardwrite.read.source import as_attributes, typed_attributes

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import gzip
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from operator import mul
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
 from shardwrite.read.array import slabs

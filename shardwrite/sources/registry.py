@@ -11,13 +11,13 @@ import glob
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.entry.public import taking
 from shardwrite.errors import ShardwriteError, SpecError, StoreError, redacted

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import struct
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs.lz4 import LZ4
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.read.array import merge_chunks

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import (

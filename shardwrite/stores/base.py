@@ -19,10 +19,10 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.removal import Proof
 

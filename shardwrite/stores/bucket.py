@@ -39,11 +39,11 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import VIA, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.stores.base import Capability
 
 CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})

@@ -20,12 +20,12 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.bucket_kinds import given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL

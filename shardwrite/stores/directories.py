@@ -16,10 +16,10 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.stores.looking import as_store_error, is_there, mode_of, opened
 
 # ---- Access rights

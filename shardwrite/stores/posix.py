@@ -44,10 +44,11 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (
     Capability,

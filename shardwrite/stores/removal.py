@@ -19,10 +19,10 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
 from shardwrite.stores.directories import ASIDE_PREFIX, STAGED
 from shardwrite.stores.looking import listed, mode_of, opened, write_new

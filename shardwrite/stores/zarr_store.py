@@ -24,7 +24,6 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -35,6 +34,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
+from shardwrite._dataclass import dataclass
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.stores.base import Capability, ObjectReader, check_key, require
 from shardwrite.stores.whole import SnapshotReader, WholeStore

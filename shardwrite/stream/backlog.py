@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Protocol, TypeVar
 
+from shardwrite._dataclass import dataclass
 from shardwrite.grid import Shape
 from shardwrite.host.stopping import busy
 from shardwrite.stream.window import Buffers, Encoded, Layer, Window

@@ -16,12 +16,13 @@ import math
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard

@@ -26,7 +26,6 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any, Protocol
@@ -34,6 +33,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, chunk_limit, most_added, undo
 from shardwrite.errors import CodecError, CorruptShardError, SpecError

@@ -12,9 +12,10 @@ import itertools
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.journal.documents import wait_for_others

@@ -22,7 +22,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from dask.base import tokenize
 from dask.task_spec import Task
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError

@@ -6,11 +6,11 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole, whole
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError

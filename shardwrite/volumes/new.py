@@ -7,11 +7,12 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice, is_number, is_whole
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.codecs.stages import chunk_limit

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.convert.run import plan_of_copies
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine

@@ -17,13 +17,14 @@ import itertools
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice, whole
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, index_limit

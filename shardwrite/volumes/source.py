@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import index_limit
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError

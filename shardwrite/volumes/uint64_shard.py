@@ -12,11 +12,11 @@ import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer, Ranges, chunk_limit
 from shardwrite.errors import CorruptShardError, StoreError, damage_in
 from shardwrite.stores.base import Capability, ObjectReader, Store

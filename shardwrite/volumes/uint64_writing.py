@@ -8,13 +8,14 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import chunk_limit
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.journal.lease import is_abandoned, signature

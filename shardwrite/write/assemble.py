@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import ranks_in_shard, units_of
 from shardwrite.format.frame import framing_of

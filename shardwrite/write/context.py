@@ -10,13 +10,14 @@ import socket
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import CorruptShardError, StoreError

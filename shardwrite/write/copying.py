@@ -16,13 +16,13 @@ import errno
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import EncodedBatch, decode_tile, encode_tiles
 from shardwrite.errors import CorruptShardError, StoreError

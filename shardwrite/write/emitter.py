@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import EncodedBatch, EncodedShard
 from shardwrite.errors import SpecError

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -47,6 +48,12 @@ class Allocation:
 
     def restarted(self, job):
         self.cluster.until(lambda: self.cluster.tasks(job)[0]["Restarts"] == "1", self.work.log)
+
+    def shards_at_its_limit(self, job):
+        """Those that are there once a job with a time limit was put back, whatever else goes on."""
+        self.started(job, 1)
+        self.restarted(job)
+        return self.work.shards()
 
     def finish(self, job, before, most_redone, what):
         """Wait for the end of a job, and see that the array is that of an undisturbed run.
@@ -262,7 +269,21 @@ def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other
     limited = Allocation(cluster, type(work)(cluster, tmp_path / "limited"))
     limited.work.allocation_script("--time", "00:02:00", "--lead", 30, n_nodes=2)
     slow = limited.submit(PAUSE=4, PAUSE_ONCE=1)
+    with ThreadPoolExecutor(1) as beside:
+        meanwhile = beside.submit(limited.shards_at_its_limit, slow)
+        _arrays_and_allocations_go_on_with_each_other(cluster, work, allocation, tmp_path)
+        before = meanwhile.result()
+    facts = limited.finish(
+        slow,
+        before,
+        0,
+        "time limit of an allocation: USR1 before it, and it requeues itself",
+    )
+    assert facts["JobState"] == "COMPLETED"
 
+
+def _arrays_and_allocations_go_on_with_each_other(cluster, work, allocation, tmp_path):
+    """Each takes up what the other has left."""
     work.init()
     work.scripts(20)
     cluster.wait(work.array("--array=0-19:5"))
@@ -287,12 +308,3 @@ def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other
     assert sum(now[path] != when for path, when in before.items()) <= N_IN_FLIGHT
     assert other.work.finalize_here()[0] == 0
     other.work.check()
-
-    limited.restarted(slow)
-    facts = limited.finish(
-        slow,
-        limited.work.shards(),
-        0,
-        "time limit of an allocation: USR1 before it, and it requeues itself",
-    )
-    assert facts["JobState"] == "COMPLETED"

@@ -302,7 +302,7 @@ def test_the_scheduler_is_lost(script, tmp_path):
     children = psutil.Process(process.pid).children(recursive=True)
     (scheduler,) = [child for child in children if "scheduler" in child.cmdline()]
     scheduler.kill()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=240)  # a lost connection is tried again for a minute
     assert process.returncode == 85, said
     assert "job 7 is requeued" in said
     assert (tmp_path / "asked").read_text() == "requeue 7\n"

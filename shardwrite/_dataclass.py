@@ -1,0 +1,169 @@
+"""Dataclasses whose methods are made when they are first used.
+
+The standard library compiles six methods for each frozen dataclass, which takes half a millisecond.
+A first write imports 144 of them, and calls few of their methods. Here all of them share what tells
+them apart by their fields alone, and ``__init__`` is compiled by the first instance. Type checkers
+see the standard decorator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass"]
+
+_PUT = object.__setattr__
+
+
+def _dataclass(
+    cls: type | None = None, *, frozen: bool = False, init: bool = True, **how: Any
+) -> Any:
+    """`dataclasses.dataclass`, which does the work for those that are not frozen."""
+    if cls is None:
+        return lambda cls: _dataclass(cls, frozen=frozen, init=init, **how)
+    if not frozen:
+        return dataclasses.dataclass(init=init, **how)(cls)
+    own = dict(vars(cls))
+    shared: dict[str, Callable[..., object]] = {
+        "__setattr__": _refuse_to_set,
+        "__delattr__": _refuse_to_delete,
+    }
+    if how.pop("repr", True):
+        shared["__repr__"] = _repr
+    if how.pop("eq", True):
+        shared["__eq__"] = _equal
+        if own.get("__hash__") is None:
+            own.pop("__hash__", None)
+            shared["__hash__"] = _hash
+    if how.get("slots"):
+        shared |= {"__getstate__": _state, "__setstate__": _restore}
+    above = [vars(base).get("__dataclass_params__") for base in cls.__mro__[1:]]
+    how["frozen"] = any(params.frozen for params in above if params is not None)
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, **how)(cls)
+    made.__dataclass_params__.frozen = True  # for standard ones that come from it
+    for name, method in shared.items():
+        if name not in own:
+            setattr(made, name, method)
+    if init and "__init__" not in own:
+        made.__init__ = _to_be_compiled(made)
+        made.__signature__ = _Signature(made)
+    return made
+
+
+class _Signature:
+    """The signature of a class, for whoever asks before the first instance is made."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if owner is not self._cls:  # a class that comes from it may have an `__init__` of its own
+            raise AttributeError("__signature__")
+        init = inspect.signature(_compiled(owner))
+        return init.replace(parameters=[*init.parameters.values()][1:])
+
+
+def _to_be_compiled(cls: type) -> Callable[..., None]:
+    """An ``__init__`` that replaces itself when the first instance is made."""
+
+    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
+        compiled = _compiled(cls)
+        cls.__init__ = compiled  # type: ignore[misc]
+        compiled(self, *args, **values)
+
+    return __init__
+
+
+@cache
+def _compiled(cls: Any) -> Callable[..., None]:
+    """The ``__init__`` of a class, from its fields."""
+    known: dict[str, object] = {"_put": _PUT, "_missing": dataclasses.MISSING}
+    positional: list[str] = []
+    keywords: list[str] = []
+    body: list[str] = []
+    for field in dataclasses.fields(cls):
+        name = argument = value = field.name
+        made = f"_default_{name}"
+        if field.default_factory is not dataclasses.MISSING:
+            known[made], argument = field.default_factory, f"{name}=_missing"
+            value = f"{made}() if {name} is _missing else {name}"
+            made = f"{made}()"
+        elif field.default is not dataclasses.MISSING:
+            known[made], argument = field.default, f"{name}={made}"
+        elif not field.init:
+            continue
+        if field.init:
+            (keywords if field.kw_only else positional).append(argument)
+        body.append(f"_put(self, {name!r}, {value if field.init else made})")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
+    arguments = ["self", *positional, *(["*", *keywords] if keywords else [])]
+    exec(f"def __init__({', '.join(arguments)}):\n  " + "\n  ".join(body or ["pass"]), known)  # noqa: S102 (names of fields, and nothing else)
+    init: Any = known["__init__"]
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__module__ = cls.__module__
+    init.__annotations__ = {f.name: f.type for f in dataclasses.fields(cls) if f.init}
+    return init  # type: ignore[no-any-return]
+
+
+def _values_of(names: tuple[str, ...]) -> Callable[[Any], Any]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda self: tuple(getattr(self, name) for name in names)
+
+
+@cache
+def _compared(cls: type) -> Callable[[Any], Any]:
+    return _values_of(tuple(field.name for field in dataclasses.fields(cls) if field.compare))
+
+
+@cache
+def _hashed(cls: type) -> Callable[[Any], Any]:
+    fields = dataclasses.fields(cls)
+    return _values_of(tuple(f.name for f in fields if (f.compare if f.hash is None else f.hash)))
+
+
+def _equal(self: Any, other: object) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    cls: Any = self.__class__
+    values = _compared(cls)
+    return values(self) == values(other)
+
+
+def _hash(self: Any) -> int:
+    cls: Any = self.__class__
+    return hash(_hashed(cls)(self))
+
+
+def _repr(self: Any) -> str:
+    values = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
+    return f"{self.__class__.__qualname__}({', '.join(values)})"
+
+
+def _refuse_to_set(_: Any, name: str, __: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_to_delete(_: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
+
+
+def _restore(self: Any, state: list[Any]) -> None:
+    for field, value in zip(dataclasses.fields(self), state, strict=True):
+        _PUT(self, field.name, value)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    dataclass = _dataclass
