@@ -478,7 +478,7 @@ def _giving(name: str, value: object) -> Any:
 def leases_run_out() -> Iterator[None]:
     """Take the holders of all runs and conversions for dead, though they are not."""
     with contextlib.ExitStack() as stack:
-        for module in ("journal.takeover", "journal.neighbours", "convert.swap"):
+        for module in ("journal.takeover", "journal.neighbours", "journal.rundir", "convert.swap"):
             module = importlib.import_module(f"shardwrite.{module}")
             stack.enter_context(mock.patch.object(module, "live_holders", return_value=[]))
         yield

@@ -428,7 +428,7 @@ def calls(tree: ast.Module, name: str) -> set[str]:
         for function in walk(tree)
         if isinstance(function, ast.FunctionDef)
         for node in walk(function)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in (name, f"handover.{name}")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == name
     }
 
 
@@ -443,15 +443,11 @@ REMOVES_DATA = {
     },  # obsolete objects that a call was removing that is gone
     "convert/swap.py": {"_remove_data"},  # an old tree after the exchange, or a new one given up
 }
-EXCHANGES = {
-    "convert/swap.py": {"exchange", "_check_old"},
-    "journal/handover.py": {"_exchange"},
-}
+EXCHANGES = {"journal/handover.py": {"take_name"}}
 SETS_ASIDE = {
     "stores/removal.py": {"remove_data"},
     # the array that a run replaces, and the one that a run has begun and not published
     "place/directory.py": {"make_room", "take_away"},
-    "journal/handover.py": {"_exchange"},
 }
 REMOVES_ITS_OWN = {
     "stores/removal.py": {"_remove", "discard_open_temporaries", "link_new", "set_aside"},
@@ -476,8 +472,6 @@ REMOVES_ITS_OWN = {
     },  # documents are renamed and come back; empty directories
     "journal/lease.py": {"__enter__", "_give_back", "release_all", "file_system_time"},
     "convert/swap.py": {
-        "exchange",
-        "_check_old",
         "settle",
         "give_up",
         "_end",
@@ -485,8 +479,8 @@ REMOVES_ITS_OWN = {
         "_take_over",
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
-    # the new array, until it has the name; an old one goes back
-    "journal/handover.py": {"make_new", "_own", "_exchange", "put_back"},
+    # the new array, until it has the name; an old one goes back, and what is none
+    "journal/handover.py": {"make_new", "_own", "_exchange", "take_name", "put_back"},
     "journal/lock.py": {
         "settle",
         "release",

@@ -239,11 +239,17 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     """Whether nobody works on a run, and the receipt says that it is complete.
 
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
-    durable for a call to return. What it has replaced must not be put back then.
+    durable for a call to return. What it has replaced must not be put back then. A run that was
+    interrupted while it handed over its arrays is complete, too.
     """
-    if run.record.durability == "none" or not has_receipt(run):
+    if run.record.durability == "none" or not run.is_written:
         return False
-    return is_left(run, but=[run.number]) and not live_holders(run.shared, looking=looking)
+    others = list(run.outputs(but=[run.number]))
+    if not all(one.is_written for one in others):
+        return False
+    aside = [one for one in (run, *others) if one.record.aside]
+    is_committed = not aside or any(one.is_handed_over for one in aside)
+    return is_committed and not live_holders(run.shared, looking=looking)
 
 
 def is_left(run: RunDirectory, but: Collection[int]) -> bool:

@@ -11,7 +11,8 @@ begun before is settled here, before any other process writes to the array, in t
 3. Remove temporary files, so that a late rename fails. A bucket has none. There, a shard is
    replaced only if it is still the version that was read. Before it removes a shard, the process
    makes sure that it still holds the lease.
-4. If the run was taken away: take the array that it was making out of the consolidated metadata
+4. If the run has handed over one of several arrays that it replaces, hand over all others that are
+   whole. If it was taken away: take the array that it was making out of the consolidated metadata
    above, and set it aside. Put back the old array that it was to replace, enter that into the
    metadata above, and rename the directory to ``ended-<run>``. If it was an update, leave the
    array's shards as they are.
@@ -41,7 +42,7 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -500,10 +501,16 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                     recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
         discard_ends([one.target for one in outputs], drivers)
+        is_committed = not own_journals and _has_committed(over, outputs, left)
+        for one in outputs:
+            if is_committed and one.number in left:
+                one.hand_over(one.target.durability(), over.run, ())
         if over.state == TAKEN:
-            told = f"an unfinished run is given up: {over.target.label}"
-            tell(TAKEOVERS, logging.INFO, told, run=over.shared)
-            for one in outputs:
+            given_up = [one for one in outputs if not (is_committed and one.is_written)]
+            if given_up:
+                told = f"an unfinished run is given up: {over.target.label}"
+                tell(TAKEOVERS, logging.INFO, told, run=over.shared)
+            for one in given_up:
                 if (metadata := left.get(one.number)) is not None:
                     _leave(one, metadata, one.store)
             if any(one.record.replaces for one in outputs) or len(outputs) > 1:
@@ -534,6 +541,21 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             discard_drafts(one.target)
             remove_empty(one.target)
     remove_empty_home(over.home)
+
+
+def _has_committed(
+    over: RunDirectory, outputs: Sequence[RunDirectory], left: Mapping[int, ArrayMetadata]
+) -> bool:
+    """Whether a run has handed over some of its arrays, so that others follow that are whole.
+
+    Without durability, a power cut may have taken shards of these.
+    """
+    if not any(one.is_handed_over for one in outputs):
+        return False
+    is_durable = over.record.durability != "none"
+    return is_durable or not any(
+        replay(one, left[one.number]).lost_boot for one in outputs if one.number in left
+    )
 
 
 def _remove_tokens(there: Iterable[Path]) -> None:
@@ -574,7 +596,7 @@ def tidy_home(target: Target) -> None:
     directories of runs that have ended, whose arrays are all settled.
     """
     home = target.home
-    if home is None or not is_there(home):
+    if home is None or not is_there(home.parent):
         return
     for path in listed(home):
         state, _, _ = path.name.partition("-")

@@ -199,7 +199,8 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     """Give up the interrupted updates and repairs of an array, its replacement or conversion.
 
     - Each shard of an update or a repair stays as it is, old or new.
-    - If a call with ``mode="w"`` is given up, the old array is put back, as it was.
+    - If a call with ``mode="w"`` is given up, the old array is put back, as it was. If it replaces
+      several arrays, and one of them is new already, the others become new, too.
     - A run that makes any other array is not given up: repeat its call to finish it.
     - If a conversion in place of an array or a group is given up, the old data stay. If they were
       already replaced, the conversion is finished.

@@ -146,7 +146,7 @@ class Run:
                 frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
             )
             before = [
-                None if job.target in free else _finished_before(job, engine, on_report, mode)
+                None if job.target in free else _finished_before(job, jobs, engine, on_report, mode)
                 for job in jobs
             ]
             before = list(with_others_staged(jobs, before))
@@ -285,9 +285,9 @@ def _accepted(jobs: Sequence[Job], mode: Mode) -> Sequence[Job]:
 
 
 def _finished_before(
-    job: Job, engine: Engine, on_report: OnReport, mode: Mode
+    job: Job, jobs: Sequence[Job], engine: Engine, on_report: OnReport, mode: Mode
 ) -> WriteResult | None:
-    """The result of a job that was finished before; see `Mode`."""
+    """The result of one of some jobs, if it was finished before; see `Mode`."""
     result = finished(job) if mode in ("write", "later", "prepare") else None
     if result is None or mode == "later":
         return result
@@ -296,7 +296,7 @@ def _finished_before(
     if mode == "prepare":
         check_kept(job.target, engine)
         return result
-    found = check_finished_array(job, result, engine)
+    found = check_finished_array(job, result, engine, jobs)
     if found.good_shards is None:
         if found.result is not None:
             tell_found(on_report, found.result.raw_nbytes)
