@@ -3,20 +3,22 @@
 A run is begun, and processes write one part each, at most `--at-once` of them alive at a time. Each counts its calls of the system
 that name something in the directory of the run's state: before its first commit, and until it has ended. So the table tells whether a
 process takes longer to begin because there are others. `finalize` is counted in this process.
+
+Each process is forked from one that has imported what a part imports, and has done nothing yet. The exit code is 1 if the processes of
+some row take a share of `LIMIT` more operations to join, or less, than those of the first row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,6 @@ from typing import Any
 import dask.array as da
 
 import shardwrite
-from shardwrite.plan.partition import make_partition
 
 __all__ = ["main"]
 
@@ -46,6 +47,15 @@ CALLS = (
     "unlink",
     "utime",
 )
+LIMIT = 0.15
+"""Share by which the number of operations of a process that joins may depend on the number of others."""
+
+_PRELOADED = [
+    "dask.array",
+    "shardwrite.operations.parts",
+    "shardwrite.runs.in_parts",
+    "shardwrite.write.tasks",
+]
 _SHARD = (1, 64)
 _IDENTITY = "benchmarks.joins"
 
@@ -58,6 +68,8 @@ def source(n_parts: int) -> da.Array:
 
 def begin(path: str, n_parts: int) -> None:
     """Begin the run, with a group of its own for each shard, as large shards have it."""
+    from shardwrite.plan.partition import make_partition
+
     x = source(n_parts)
     plan = shardwrite.plan(x, shards=_SHARD, chunks=_SHARD, source_id=_IDENTITY)
     cut = make_partition(
@@ -96,23 +108,12 @@ def measure(n_parts: int, at_once: int) -> dict[str, Any]:
         path = str(Path(directory) / "x.zarr")
         begin(path, n_parts)
 
-        def start(index: int) -> tuple[int, int]:
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.joins",
-                "--part",
-                path,
-                str(index),
-                str(n_parts),
-            ]
-            ended = subprocess.run(command, check=True, capture_output=True, text=True)
-            before, in_all = json.loads(ended.stdout)
-            return before, in_all
-
         began = time.perf_counter()
-        with ThreadPoolExecutor(at_once) as pool:
-            counts = list(pool.map(start, range(n_parts)))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
+        with context.Pool(min(n_parts, at_once), maxtasksperchild=1) as pool:
+            parts = [(path, index, n_parts) for index in range(n_parts)]
+            counts = pool.starmap(write, parts, chunksize=1)
         seconds = time.perf_counter() - began
         found: list[str] = []
         before_end = {name: getattr(os, name) for name in CALLS}
@@ -127,14 +128,15 @@ def measure(n_parts: int, at_once: int) -> dict[str, Any]:
         "n_processes": n_parts,
         "least_to_join": min(joins),
         "most_to_join": max(joins),
+        "to_join": statistics.mean(joins),
         "in_all": statistics.mean(in_all for _, in_all in counts),
         "finalize_per_process": len(found) / n_parts,
         "seconds": seconds,
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print a row for each number of processes, as JSON."""
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row for each number of processes, as JSON, and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -144,15 +146,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--at-once", type=int, default=100, help="most processes that are alive at a time"
     )
-    parser.add_argument("--part", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if given.part:
-        path, index, n_parts = given.part
-        print(json.dumps(write(path, int(index), int(n_parts))))
-        return
+    means: list[float] = []
     for n in map(int, given.processes.split(",")):
-        print(json.dumps(measure(n, min(given.at_once, 100))), flush=True)
+        row = measure(n, min(given.at_once, 100))
+        print(json.dumps(row), flush=True)
+        means.append(row["to_join"])
+    spread = max(abs(mean / means[0] - 1) for mean in means)
+    print(json.dumps({"spread": spread, "is_constant": spread <= LIMIT}))
+    return int(spread > LIMIT)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

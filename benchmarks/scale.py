@@ -314,7 +314,7 @@ def measure_step(step: str, kind: str, n_shards: int, directory: Path) -> dict[s
         verify_opened(open_begun(str(path), None))
         seconds = time.perf_counter() - clock.begun
     elif step == "part":
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # missing, if only the steps in parts are taken
         shardwrite.prepare(x, parts, plan=shardwrite.plan(x, **layout), durability="none")
         clock = _Clock()
         shardwrite.write_part(x, parts, index=0, count=1, progress=clock)
@@ -335,7 +335,7 @@ def _fresh(options: argparse.Namespace, kind: str, n_shards: int) -> Iterator[di
     """One measurement, or one for each step, in a process of its own."""
     directory = Path(tempfile.mkdtemp(prefix="scale-", dir=options.directory))
     try:
-        for step in STEPS if options.what == "local" else ("",):
+        for step in options.steps.split(",") if options.what == "local" else ("",):
             yield _measured(options, kind, n_shards, directory, step)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -394,6 +394,9 @@ def main() -> None:
     parser.add_argument(
         "--shards", default="10000,1000000", help="numbers of shards, comma-separated"
     )
+    parser.add_argument(
+        "--steps", default=",".join(STEPS), help="of local: the first ones, or those from part on"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--directory", type=Path, help="where journals go (default: a temporary directory)"
@@ -406,6 +409,8 @@ def main() -> None:
     kinds, numbers = options.sources.split(","), [int(part) for part in options.shards.split(",")]
     if unknown := [kind for kind in kinds if kind not in SOURCES]:
         parser.error(f"no source is called {', '.join(unknown)}; there are {', '.join(SOURCES)}")
+    if unknown := [step for step in options.steps.split(",") if step not in STEPS]:
+        parser.error(f"no step is called {', '.join(unknown)}; there are {', '.join(STEPS)}")
     if options.here:
         kind, n_shards = kinds[0], numbers[0]
         found = (

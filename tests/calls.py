@@ -83,7 +83,7 @@ def counted(text: str, n: int, *words: str, root: Path = ROOT) -> Counter[str]:
         )
         if ended.returncode:
             raise RuntimeError(ended.stderr[-3000:])
-        calls = re.findall(rf"^\d+ +(\w+)\(.*{path}[./].*", log.read_text(), re.MULTILINE)
+        calls = re.findall(rf'^\d+ +(\w+)\(.*{path}[./">].*', log.read_text(), re.MULTILINE)
     return Counter(calls)
 
 

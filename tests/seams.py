@@ -32,8 +32,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box
 from shardwrite.host.stopping import before_leaving, request_drain, reset_drain
 from shardwrite.journal import lease, lock
-from shardwrite.journal.begin import Request, _create, find_run
-from shardwrite.journal.begin import begin_run as begin_one
+from shardwrite.journal.begin import Request, _create, begin_runs, find_run
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import (
     Beginning,
@@ -268,7 +267,8 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
     job = Job(ArrayChunks(x), plan, resolve_target(path, None), RunOptions())
     intent = intent_of(job.plan, job.options.mode)
     text, level = job.plan.metadata.text, job.durability
-    run, _ = begin_one(job.target, intent, text, restart=False, durability=level)
+    request = Request(job.target, intent, text)
+    ((run, _),) = begin_runs([request], restart=False, durability=level)
     session = Session(job, run, "driver", Ledger(plan.metadata.grid))
     run.make_room("full", "driver", set())
     admit(run.path, session.driver)
@@ -478,7 +478,7 @@ def _giving(name: str, value: object) -> Any:
 def leases_run_out() -> Iterator[None]:
     """Take the holders of all runs and conversions for dead, though they are not."""
     with contextlib.ExitStack() as stack:
-        for module in ("journal.takeover", "journal.neighbours", "convert.swap"):
+        for module in ("journal.takeover", "journal.neighbours", "journal.rundir", "convert.swap"):
             module = importlib.import_module(f"shardwrite.{module}")
             stack.enter_context(mock.patch.object(module, "live_holders", return_value=[]))
         yield

@@ -1,7 +1,8 @@
 """Print the shape of the package: what lies in the core and in each wing, and what leaks.
 
 Run as ``python tests/shape.py`` for the working tree, or ``python tests/shape.py COMMIT`` for a
-commit. Lines of code leave out docstrings, comments and blank lines. A *leak* is an import, at run
+commit. With ``--before COMMIT``, only lines of what keeps and executes runs are compared. Lines of
+code leave out docstrings, comments and blank lines. A *leak* is an import, at run
 time, lazy or for types, that leads from the core into a wing.
 """
 
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection
 from fnmatch import fnmatch
 from pathlib import Path
+from textwrap import dedent
 
 sys.path.insert(0, str(Path(__file__).parent))
 from commits import parser_of, tree_of
@@ -245,24 +247,94 @@ def show(texts: dict[str, str], *, names_leaks: bool) -> str:
     return "\n".join(lines)
 
 
-# Files of the core that keep the state of runs, and that plan, begin and execute them.
+# Files of the core that keep the state of runs, in directories and in buckets, and all that
+# executes them; and the functions and classes that make a plan, begin a run, and go through it.
+# Older commits have other names, which stand here, too.
+IN_BUCKETS = [
+    *("journal/bucket_*", "journal/state_*", "journal/deadline.py", "journal/left_over.py"),
+    "place/run_state.py",
+]
 FAMILIES = {
-    "run state": ["journal/*", "place/run_state.py"],
-    "  in a bucket": ["journal/bucket_*", "journal/state_*", "journal/deadline.py"],
+    "run state": ["journal/*", *IN_BUCKETS],
+    "  of it, buckets": IN_BUCKETS,
     "runs": ["runs/*"],
 }
+STEPS = {
+    "plans": {
+        *("plan_array", "plan_into", "plan_without_data", "region_plan", "convert_array"),
+        *("plan_of_copies", "plan_copies", "plan_gathering", "gathering_begun", "plan_begun"),
+        "plan_transfer_of",
+    },
+    "begin and run": {
+        *("begin_run", "begin_runs", "begin_beside", "_begin_one", "_begin_all", "begin", "join"),
+        *("prepare_jobs", "spooled", "whole_spool", "Window.begin", "_begin", "_create", "_claim"),
+        *("Run", "execute", "execute_missing", "execute_watched", "execute_settled"),
+        *("execute_part", "execute_consuming", "execute_staged", "finish_parts"),
+        *("finish_gathering", "finish_together"),
+    },
+}
+ROOMS_OF_STEPS = [
+    "journal/*",
+    "runs/*",
+    "convert/*",
+    "volumes/*",
+    "operations/*",
+    "stream/window.py",
+]
+
+
+def families_of(texts: dict[str, str]) -> dict[str, Counter[str]]:
+    """The counts of the files that keep the state of runs, and of those that execute them."""
+
+    def counts(patterns: Collection[str]) -> Counter[str]:
+        return sum(
+            (
+                counts_of(text)
+                for name, text in texts.items()
+                if home(name)[0] == "core" and any(fnmatch(name, each) for each in patterns)
+            ),
+            Counter[str](),
+        )
+
+    return {family: counts(patterns) for family, patterns in FAMILIES.items()}
+
+
+def steps_of(texts: dict[str, str]) -> dict[str, int]:
+    """Lines of code of the functions and classes that take each step of a run."""
+    found = dict.fromkeys(STEPS, 0)
+    for name, text in texts.items():
+        if not any(fnmatch(name, each) for each in ROOMS_OF_STEPS):
+            continue
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            above = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+            for each, own in [(node, ""), *((each, above) for each in inside)]:
+                if isinstance(each, ast.ClassDef | ast.FunctionDef):
+                    for step, names in STEPS.items():
+                        if f"{own}{each.name}" in names:
+                            own_lines = lines[each.lineno - 1 : each.end_lineno]
+                            found[step] += counts_of(dedent("\n".join(own_lines)))["code"]
+    return found
 
 
 def show_families(texts: dict[str, str]) -> str:
     """The counts of the files that keep the state of runs, and of those that execute them."""
     lines = [f"{'':18}" + "".join(f"{head:>11}" for head in (*HEADS, "short"))]
-    for family, patterns in FAMILIES.items():
-        own = [
-            counts_of(text)
-            for name, text in texts.items()
-            if home(name)[0] == "core" and any(fnmatch(name, each) for each in patterns)
-        ]
-        lines.append(line_of(family, sum(own, Counter())))
+    lines += [line_of(family, counts) for family, counts in families_of(texts).items()]
+    lines += [f"{step:18}{'':11}{n:>11,}" for step, n in steps_of(texts).items()]
+    return "\n".join(lines)
+
+
+def show_change(before: dict[str, str], texts: dict[str, str]) -> str:
+    """Lines of code of the same, before and now."""
+
+    def code(of: dict[str, str]) -> dict[str, int]:
+        return {name: counts["code"] for name, counts in families_of(of).items()} | steps_of(of)
+
+    old, new = code(before), code(texts)
+    lines = [f"{'lines of code':18}{'before':>11}{'now':>11}{'share':>11}"]
+    lines += [f"{name:18}{old[name]:>11,}{n:>11,}{n / old[name]:>11.0%}" for name, n in new.items()]
     return "\n".join(lines)
 
 
@@ -369,11 +441,15 @@ def main() -> None:
         "--tests", action="store_true", help="count names in tests that are not public"
     )
     parser.add_argument("--runs", action="store_true", help="only what keeps and executes runs")
+    parser.add_argument("--before", help="a commit: how what keeps and executes runs has grown")
     parser.add_argument("--names", action="store_true", help="and tell them")
     chosen = parser.parse_args()
     with tree_of(chosen.commit) as root:
         if chosen.tests:
             print(show_tests(root, names_them=chosen.names))
+        elif chosen.before:
+            with tree_of(chosen.before) as former:
+                print(show_change(texts_of(former), texts_of(root)))
         elif chosen.runs:
             print(show_families(texts_of(root)))
         else:

@@ -4,6 +4,7 @@ done."""
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Collection
 from functools import cache, wraps
@@ -185,6 +186,22 @@ def test_only_formats_know_the_key_of_a_document():
         if isinstance(node, ast.Constant) and node.value in keys
     }
     assert found == {"format/node.py", "codecs/foreign.py", "stores/session_store.py"}
+
+
+def test_one_module_spells_how_the_directory_of_a_run_is_called():
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        for node in walk(parsed(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"[\w.]*\.shardwrite/?", node.value)
+    }
+    assert found == {"stores/directories.py"}
+
+
+def test_the_steps_of_a_run_are_counted():
+    counted = shape.steps_of(shape.texts_of(PACKAGE.parent))
+    assert all(0 < n < 2000 for n in counted.values()), counted
 
 
 def test_every_folder_has_a_floor():
@@ -411,7 +428,7 @@ def calls(tree: ast.Module, name: str) -> set[str]:
         for function in walk(tree)
         if isinstance(function, ast.FunctionDef)
         for node in walk(function)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in (name, f"handover.{name}")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == name
     }
 
 
@@ -426,15 +443,11 @@ REMOVES_DATA = {
     },  # obsolete objects that a call was removing that is gone
     "convert/swap.py": {"_remove_data"},  # an old tree after the exchange, or a new one given up
 }
-EXCHANGES = {
-    "convert/swap.py": {"exchange", "_check_old"},
-    "journal/handover.py": {"_exchange"},
-}
+EXCHANGES = {"journal/handover.py": {"take_name"}}
 SETS_ASIDE = {
     "stores/removal.py": {"remove_data"},
     # the array that a run replaces, and the one that a run has begun and not published
     "place/directory.py": {"make_room", "take_away"},
-    "journal/handover.py": {"_exchange"},
 }
 REMOVES_ITS_OWN = {
     "stores/removal.py": {"_remove", "discard_open_temporaries", "link_new", "set_aside"},
@@ -459,8 +472,6 @@ REMOVES_ITS_OWN = {
     },  # documents are renamed and come back; empty directories
     "journal/lease.py": {"__enter__", "_give_back", "release_all", "file_system_time"},
     "convert/swap.py": {
-        "exchange",
-        "_check_old",
         "settle",
         "give_up",
         "_end",
@@ -468,8 +479,8 @@ REMOVES_ITS_OWN = {
         "_take_over",
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
-    # the new array, until it has the name; an old one goes back
-    "journal/handover.py": {"make_new", "_own", "_exchange", "put_back"},
+    # the new array, until it has the name; an old one goes back, and what is none
+    "journal/handover.py": {"make_new", "_own", "_exchange", "take_name", "put_back"},
     "journal/lock.py": {
         "settle",
         "release",

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,8 @@ def new_groups(
     - `mode`: whether the document of a group may be replaced.
     """
     groups = [group for group in tree.groups if wanted(group)]
-    places = [resolve_place(dst, group.name or None) for group in groups]
+    seen = dict[Path, bool]()
+    places = [resolve_place(dst, group.name or None, seen=seen) for group in groups]
     for group, place in zip(groups, places, strict=True):
         kind = place.kind_for_group()
         if kind not in ("nothing", "group"):
@@ -546,12 +548,12 @@ def convert_all(
     growing = [_settled(one, call.while_growing) for one in made]
     groups = new_groups(tree, is_wanted, dst, call.run.mode)
     documents = {place.name: group.document for group, place in groups}
-    into = opened_once(dst)
+    into, seen = opened_once(dst), dict[Path, bool]()
     jobs = [
         Job(
             one.planned.chunks,
             one.planned.plan,
-            resolve_target(into, one.name or None, call.run_dir),
+            resolve_target(into, one.name or None, call.run_dir, seen=seen),
             call.run,
             documents,
         )

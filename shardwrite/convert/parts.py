@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from shardwrite._dataclass import dataclass
@@ -95,8 +96,8 @@ class PlannedParts:
     @cached_property
     def targets(self) -> Mapping[str, Target]:
         """Target of the conversion of each array, by the name of the array."""
-        dst, run_dir = opened_once(self.call.dst), self.call.run_dir
-        found = [resolve_target(dst, one.name or None, run_dir) for one in self.made]
+        dst, run_dir, seen = opened_once(self.call.dst), self.call.run_dir, dict[Path, bool]()
+        found = [resolve_target(dst, one.name or None, run_dir, seen=seen) for one in self.made]
         names = [one.name for one in self.made]
         return dict(zip(names, in_one_state(found), strict=True))
 

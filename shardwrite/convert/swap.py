@@ -50,7 +50,7 @@ from shardwrite.errors import (
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.journal import handover
+from shardwrite.journal.handover import take_name
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
 from shardwrite.records import Record, always
@@ -105,21 +105,27 @@ _STATE_NBYTES = 512
 
 
 def find_in_place(path: Path) -> bool:
-    """Whether a conversion of the tree at a path in its place was begun and has not ended.
+    """Whether a conversion of the tree at a path in its place was begun and has not ended."""
+    return _found(path) is not None
+
+
+def _found(path: Path) -> tuple[Begun, Path] | None:
+    """The record and the work of a conversion that was begun and has not ended.
 
     What one that has ended has left behind is removed.
     """
     home = conversion_beside(path)
     if not is_there(home):
-        return False
+        return None
     with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
         _require_own(home)
         data = read_file(home / RECORD)
         record = None if data is None else _parsed(path, data)
-        if record is not None and _works(home, record):
-            return True
+        works = [] if record is None else _works(home, record)
+        if record is not None and works:
+            return record, works[0]
         _tidy(home, "" if record is None else record.first)
-    return False
+    return None
 
 
 def new_tree_of(path: Path) -> Path | None:
@@ -134,17 +140,14 @@ def new_tree_of(path: Path) -> Path | None:
 
 def work_of(path: Path) -> Path | None:
     """Directory of the work on a conversion of the tree at a path, whoever is at it."""
-    if not find_in_place(path):
-        return None
-    record = _parsed(path, read_file(conversion_beside(path) / RECORD) or b"")
-    return next(iter(_works(conversion_beside(path), record)), None)
+    found = _found(path)
+    return None if found is None else found[1]
 
 
 def layout_of(path: Path) -> Mapping[str, str]:
     """What a conversion of the tree at a path was begun with; empty if there is none."""
-    if not find_in_place(path):
-        return {}
-    return _parsed(path, read_file(conversion_beside(path) / RECORD) or b"").layout
+    found = _found(path)
+    return {} if found is None else found[0].layout
 
 
 def _inode(path: Path) -> int | None:
@@ -287,23 +290,11 @@ class InPlace:
             self._write(_inode(self.new))
         withdraw()
         with as_store_error(str(self.path), "cannot exchange"):
-            if not handover.exchange(self.path, self.new):
-                os.rename(self.path, self.work / "replaced")
-                self._check_old(self.work / "replaced")
-                fsync_directory(self.work)
-                os.rename(self.new, self.path)
-            else:
-                self._check_old(self.new)
+            if not take_name(self.path, self.new, self.work / "replaced", self._is_old):
+                self._lost()
 
-    def _check_old(self, moved: Path) -> None:
-        """Put back what was moved if it is not the old tree."""
-        if _inode(moved) == self._record.old:
-            return
-        if moved == self.new:
-            handover.exchange(self.path, self.new)
-        else:
-            os.rename(moved, self.path)
-        self._lost()
+    def _is_old(self, path: Path) -> bool:
+        return _inode(path) == self._record.old
 
     def settle(self) -> None:
         """Finish the exchange of names, and make it durable (step 5), also after a crash."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
@@ -106,13 +107,13 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
             remedy="leave such a node out, or write it with to_zarr of xarray",
         )
     options = options_from(call, PlanOptions)
-    variables = []
+    variables, seen = [], dict[Path, bool]()
     for node, variable in each:
         path = f"{node.path}/{variable.name}" if node.path else variable.name
         with _naming(path, variable.dims):
             target = None
             if store is not None:
-                target = resolve_new(store, in_group(call, path), call.run_dir)
+                target = resolve_new(store, in_group(call, path), call.run_dir, seen=seen)
                 target = target_via(target, call.via)
             source, plan = _planned(variable, sizes, options, engine, target)
         variables.append(PlannedVariable(path, source, plan, target))

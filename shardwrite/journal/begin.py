@@ -240,11 +240,17 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     """Whether nobody works on a run, and the receipt says that it is complete.
 
     Its end was interrupted, or a power cut has brought it back: removing its directory need not be
-    durable for a call to return. What it has replaced must not be put back then.
+    durable for a call to return. What it has replaced must not be put back then. A run that was
+    interrupted while it handed over its arrays is complete, too.
     """
-    if run.record.durability == "none" or not has_receipt(run):
+    if run.record.durability == "none" or not run.is_written:
         return False
-    return is_left(run, but=[run.number]) and not live_holders(run.shared, looking=looking)
+    others = list(run.outputs(but=[run.number]))
+    if not all(one.is_written for one in others):
+        return False
+    aside = [one for one in (run, *others) if one.record.aside]
+    is_committed = not aside or any(one.is_handed_over for one in aside)
+    return is_committed and not live_holders(run.shared, looking=looking)
 
 
 def is_left(run: RunDirectory, but: Collection[int]) -> bool:
@@ -366,14 +372,6 @@ class Request:
     keeps_old: bool = False
 
 
-def begin_run(
-    target: Target, intent: Intent, document: str, *, restart: bool, durability: str
-) -> tuple[RunDirectory, bool]:
-    """Begin a run (steps 1 and 2), or return the run of the same plan that is there already."""
-    request = Request(target, intent, document)
-    return begin_runs([request], restart=restart, durability=durability)[0]
-
-
 def begin_runs(
     requests: Sequence[Request],
     *,
@@ -381,7 +379,7 @@ def begin_runs(
     durability: str,
     free: Collection[Target] = frozenset(),
 ) -> list[tuple[RunDirectory, bool]]:
-    """Begin one run for all arrays of a hierarchy that no run writes yet, and find that of others.
+    """Take steps 1 and 2: begin one run for all arrays that no run writes yet, and find the others.
 
     - `free`: targets where nothing stood a moment ago, and what lies above was looked at. Once
       their plans are linked, each of them is looked at again.

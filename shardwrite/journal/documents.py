@@ -35,10 +35,11 @@ from shardwrite.format.node import (
     remove_member,
     with_shape,
 )
-from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, RUN_SUFFIX, Place, shape_of
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_if_there, document_of
 from shardwrite.stores.base import Capability
+from shardwrite.stores.directories import state_beside
 from shardwrite.stores.looking import is_there, parse_document
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
@@ -235,7 +236,7 @@ def check_groups_above(place: Place) -> None:
 
 def _claim_of(place: Place) -> Path | None:
     """Directory of the claim on the document of a group; None if it lies in no directory."""
-    return place.path / f"{DOCUMENT}{RUN_SUFFIX}" if isinstance(place, Directory) else None
+    return state_beside(place.path / DOCUMENT) if isinstance(place, Directory) else None
 
 
 def _discard_claim(group: Place) -> None:
@@ -350,7 +351,7 @@ def alone_in_store(group: Place, run_dir: Path) -> AbstractContextManager[object
 
     if _claim_of(group) is not None or Capability.CONDITIONAL in group.store.capabilities:
         return contextlib.nullcontext()
-    return alone_beside(run_dir / f"groups{RUN_SUFFIX}")
+    return alone_beside(state_beside(run_dir / "groups"))
 
 
 def change_document(

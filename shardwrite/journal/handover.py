@@ -20,14 +20,18 @@ The steps in order, and in italics what stands at the name of the array after a 
    the new one gets its name. *The old array, nothing, or the new one.*
 6. Enter the new array into that metadata, and remove the old one with the run. *The new array.*
 
-The receipt at the name of the array tells the next process how far the last one came. It looks only
-after it has renamed the directory itself, so a process that was frozen finds no path any more. A
-task that comes late does not make that path again; see `was_taken_over`.
+The receipts tell the next process which of the two arrays stands where, and so how far the last one
+came. It looks only after it has renamed the directory itself, so a process that was frozen finds no
+path any more. A task that comes late does not make that path again; see `was_taken_over`.
 
-Where a call replaces several arrays, step 4 is taken for all of them before step 3 of the first,
-since the source of one may read another one.
+What loses its name in step 5 is looked at once more. If it is no array, it goes back.
 
-A run that is given up before step 5 leaves the old array, or gives it its name back.
+Where a call replaces several arrays, steps 2 and 4 are taken for all of them before step 3 of the
+first. So no source reads new values that another task has written. Once one array of the run has
+its name, all others with a receipt are *committed*: whoever ends the run or gives it up takes step
+5 for them, too.
+
+A run that is given up before leaves the old arrays, or gives them their names back.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shardwrite.errors import StoreError
-from shardwrite.journal.receipt import read_receipt
+from shardwrite.journal.receipt import receipt_at
 from shardwrite.place.base import Owner
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, check_target
@@ -52,7 +56,6 @@ from shardwrite.stores.directories import (
     rights_of,
 )
 from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
-from shardwrite.stores.removal import set_aside
 
 _NEW, _OLD = f"{ASIDE_PREFIX}new", "replaced"
 
@@ -84,9 +87,35 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
+def take_name(place: Path, new: Path, old: Path, is_old: Callable[[Path], bool]) -> bool:
+    """Let a new directory take the name of an old one, which gets the other name.
+
+    - `old`: name for the old one where the system cannot exchange names. Nothing stands there.
+    - `is_old`: whether what has lost its name is what was to lose it.
+    - Returns: False if it is not. Then it has its name again.
+    """
+    if exchange(place, new):
+        if is_old(new):
+            return True
+        exchange(place, new)
+        return False
+    os.rename(place, old)
+    if not is_old(old):
+        os.rename(old, place)
+        return False
+    fsync_directory(old.parent)
+    os.rename(new, place)
+    return True
+
+
 def is_handed_over(run: Owner, target: Target) -> bool:
     """Whether the new array of a run stands at the name of the array."""
-    receipt = read_receipt(target)
+    return _is_new(run, target.directory)
+
+
+def _is_new(run: Owner, place: Directory) -> bool:
+    """Whether a run has written the array at a place, and has left its receipt there."""
+    receipt = receipt_at(place)
     return receipt is not None and receipt.names(run.run)
 
 
@@ -105,11 +134,17 @@ def written_in(run: Owner, target: Target) -> Directory:
 
     It is asked for once. Tasks write nowhere else later, when another process takes the steps.
     """
-    return target.directory if is_handed_over(run, target) else Directory(run.path / _NEW)
+    place = built_in(run, target)
+    return place if place == target.directory else Directory(run.path / _NEW)
 
 
-def make_new(run: Owner, target: Target, durability: str) -> None:
-    """Take step 1. A hand-over that a process has left before the exchange begins again."""
+def make_new(
+    run: Owner, target: Target, durability: str, may_write_again: Callable[[], bool]
+) -> None:
+    """Take step 1, or undo step 4.
+
+    - `may_write_again`: whether step 4 may be undone, if a process has taken it.
+    """
     new = run.path / _NEW
     if is_there(new):
         return
@@ -120,7 +155,7 @@ def make_new(run: Owner, target: Target, durability: str) -> None:
         if left is None and not is_there(run.path / _OLD):
             left = run.path / f"fresh-{uuid.uuid4().hex}"
             make_directory(left, rights_of(target.directory.path))
-        elif left is None or is_handed_over(run, target):
+        elif left is None or is_handed_over(run, target) or not may_write_again():
             return
         os.rename(left, new)
         if durability != "none":
@@ -142,36 +177,49 @@ def close(run: Owner, durability: str) -> None:
 
 
 def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[], object]) -> None:
-    """Take steps 3 to 5. The document and the receipt of the new array are written.
+    """Take steps 3 to 5, as far as they are left. Nothing is done where step 2 was not taken.
 
     - `withdraw`: takes step 3.
     - Raises SpecError if something else than an array was put there meanwhile.
     """
     place = target.directory.path
-    with run.alone() as check, as_store_error(str(place), "cannot exchange"):
-        if is_handed_over(run, target):
-            return
-        if not is_there(run.path / _OLD):
-            check_target(target, "w")
-        withdraw()
-        check()
-        own = _own(run)
-        if own is None or is_handed_over(run, target):
-            return
-        _exchange(run, place, own)
-        if durability != "none":
+    with as_store_error(str(place), "cannot exchange"):
+        if not is_handed_over(run, target):
+            with run.alone() as check:
+                if not _is_new(run, built_in(run, target)):
+                    return
+                if not is_there(run.path / _OLD):
+                    check_target(target, "w")
+                withdraw()
+                check()
+                own = _own(run)
+                if own is None or not _is_new(run, Directory(own)):
+                    return
+                _exchange(run, place, own)
+                if durability != "none":
+                    fsync_directory(run.path)
+        if durability != "none":  # also if another process was killed before it did so
             fsync_directory(place.parent)
-            fsync_directory(run.path)
 
 
 def _exchange(run: Owner, place: Path, own: Path) -> None:
     """Take step 5; the old array may be gone, or have left its name before."""
-    if is_there(place) and not is_there(run.path / _OLD):
-        if exchange(place, own):
-            return
-        set_aside(place, "", run.proof(), _OLD)
-        fsync_directory(run.path)
-    os.rename(own, place)
+    old = run.path / _OLD
+    if is_there(old) or not is_there(place):
+        os.rename(own, place)
+    elif not take_name(place, own, old, _may_be_replaced):
+        raise StoreError(
+            f"something that is no array was put at {place} a moment ago, and stays there. Move "
+            "it away, and make the same call again",
+            key=str(place),
+            errno=errno.EBUSY,
+        )
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """Whether a directory is an array, or empty; an array with a group inside is none."""
+    place = Directory(path)
+    return place.kind() in ("array", "nothing") and place.node_inside() is None
 
 
 def put_back(run: Owner, target: Target) -> None:

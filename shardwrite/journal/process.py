@@ -19,9 +19,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.records import POSITIVE, Record
 from shardwrite.stores.looking import opened, parse_json
 
-_LATEST = 2.0**63
-
-
 # ---- Identities
 
 

@@ -70,11 +70,11 @@ from shardwrite.journal.documents import (
     wait_for_others,
     withdraw,
 )
-from shardwrite.journal.lease import CLOCK, is_left_behind
+from shardwrite.journal.lease import CLOCK, is_left_behind, live_holders
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
-from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.receipt import Receipt, receipt_at
 from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
@@ -196,6 +196,21 @@ class RunDirectory:
         from shardwrite.journal.handover import is_closed  # of arrays that are replaced
 
         return is_closed(self)
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether an array that is built aside has its name."""
+        if not self.record.aside:
+            return False
+        from shardwrite.journal.handover import is_handed_over  # of arrays that are replaced
+
+        return is_handed_over(self, self.target)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the run has left its receipt in the array, which may still be built aside."""
+        receipt = receipt_at(self.place)
+        return receipt is not None and receipt.names(self.run)
 
     @property
     def keeps_values(self) -> bool:
@@ -333,7 +348,7 @@ class RunDirectory:
             from shardwrite.journal.handover import make_new  # of arrays that are replaced
 
             with self._told_of_takeover():
-                make_new(self, self.target, durability)
+                make_new(self, self.target, durability, partial(self._may_write_again, driver))
             return
         above, level = self.target.above, durability
         replaces = self.record.replaces
@@ -345,6 +360,17 @@ class RunDirectory:
             elif not self.withdraw(durability, driver, self._is_unpublished):
                 plain.add(above)
             self.target.place.make_room(self, level, replaces=replaces, is_new=is_new)
+
+    def _may_write_again(self, driver: str) -> bool:
+        """Whether tasks may write again to an array that a process was about to hand over.
+
+        Without durability, shards may be missing although others were handed over.
+        """
+        if any(holder.driver != driver for holder in live_holders(self.shared)):
+            return False
+        if self.record.durability == "none" or not self.is_written:
+            return True
+        return not any(one.is_handed_over for one in self.outputs())
 
     def _is_unpublished(self) -> bool:
         """Whether the run has not published its array yet; an older one may stand there."""
@@ -614,12 +640,10 @@ def proof_in(
         path / "plan-moved.json",
         target.run_path / "plan.json",
     ):
-        data = read_file(plan)
-        with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
-            record = RunRecord.from_json(data or b"", is_update=bool(target.update))
-            if record.run == run:
-                entry = {"run": record.run, "mode": record.mode, "array": record.array}
-                return Proof(path, entry, keys)
+        record = record_in(plan, is_update=bool(target.update))
+        if record is not None and record.run == run:
+            entry = {"run": record.run, "mode": record.mode, "array": record.array}
+            return Proof(path, entry, keys)
     return Proof(path, {})
 
 
@@ -668,10 +692,10 @@ def run_at(path: str) -> str:
     return next(found, "").removeprefix("run-")
 
 
-def record_in(plan: Path) -> RunRecord | None:
+def record_in(plan: Path, *, is_update: bool = False) -> RunRecord | None:
     """Record of a run in a ``plan.json``; None if the file is torn or missing."""
     try:
-        return RunRecord.from_json(read_file(plan) or b"", is_update=False)
+        return RunRecord.from_json(read_file(plan) or b"", is_update=is_update)
     except ValueError:
         return None
 
@@ -701,9 +725,9 @@ def remove_empty(target: Target) -> bool:
 
 def remove_empty_home(home: Path | None) -> None:
     """Remove the directory of runs that write several arrays, if no run is left in it."""
-    for empty in () if home is None else (home, home.parent):
+    for emptied in () if home is None else (home, home.parent):
         with contextlib.suppress(OSError):  # another run has begun there, or it is gone
-            empty.rmdir()
+            emptied.rmdir()
 
 
 def _drop_last_claim(beside: Path) -> None:

@@ -125,8 +125,6 @@ class AloneFence:
 
         - Raises RunEndedError if it has.
         """
-        from shardwrite.journal.state_lease import read_lease  # for buckets only
-
         if self._distance == "far":
             found = read_lease(self.store)
             if found is None or found[0].holder != self.holder:
@@ -141,8 +139,6 @@ class AloneFence:
 
         - Returns: message and error number of what went wrong, or None.
         """
-        from shardwrite.journal.state_lease import read_lease  # for buckets only
-
         try:
             found = read_lease(self.store)
         except StoreError as error:
@@ -182,8 +178,6 @@ class SharedFence:
 
     def check_run(self, run: str) -> str:
         """Refuse to go on as `check` does, and return the name of the last holder of the lease."""
-        from shardwrite.journal.state_lease import read_lease  # for buckets only
-
         found = read_lease(self.store)
         why = ""
         if found is None:

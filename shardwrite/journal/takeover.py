@@ -11,7 +11,8 @@ begun before is settled here, before any other process writes to the array, in t
 3. Remove temporary files, so that a late rename fails. A bucket has none. There, a shard is
    replaced only if it is still the version that was read. Before it removes a shard, the process
    makes sure that it still holds the lease.
-4. If the run was taken away: take the array that it was making out of the consolidated metadata
+4. If the run has handed over one of several arrays that it replaces, hand over all others that are
+   whole. If it was taken away: take the array that it was making out of the consolidated metadata
    above, and set it aside. Put back the old array that it was to replace, enter that into the
    metadata above, and rename the directory to ``ended-<run>``. If it was an update, leave the
    array's shards as they are.
@@ -43,7 +44,7 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -502,10 +503,16 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                     recover_changes(one.path, store, metadata)
                 discard(store, metadata, unended(files, one.number))
         discard_ends([one.target for one in outputs], drivers)
+        is_committed = not own_journals and _has_committed(over, outputs, left)
+        for one in outputs:
+            if is_committed and one.number in left:
+                one.hand_over(one.target.durability(), over.run, ())
         if over.state == TAKEN:
-            told = f"an unfinished run is given up: {over.target.label}"
-            tell(TAKEOVERS, logging.INFO, told, run=over.shared)
-            unsettled = [one for one in outputs if one.number in left and _may_have_changed(one)]
+            given_up = [one for one in outputs if not (is_committed and one.is_written)]
+            if given_up:
+                told = f"an unfinished run is given up: {over.target.label}"
+                tell(TAKEOVERS, logging.INFO, told, run=over.shared)
+            unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
             _shrink(unsettled)
             for one in unsettled:
                 _leave(one, left[one.number], one.store)
@@ -538,6 +545,21 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             discard_drafts(one.target)
             remove_empty(one.target)
     remove_empty_home(over.home)
+
+
+def _has_committed(
+    over: RunDirectory, outputs: Sequence[RunDirectory], left: Mapping[int, ArrayMetadata]
+) -> bool:
+    """Whether a run has handed over some of its arrays, so that others follow that are whole.
+
+    Without durability, a power cut may have taken shards of these.
+    """
+    if not any(one.is_handed_over for one in outputs):
+        return False
+    is_durable = over.record.durability != "none"
+    return is_durable or not any(
+        replay(one, left[one.number]).lost_boot for one in outputs if one.number in left
+    )
 
 
 def _remove_tokens(there: Iterable[Path]) -> None:
@@ -578,10 +600,7 @@ def tidy_home(target: Target) -> None:
     directories of runs that have ended, whose arrays are all settled.
     """
     home = target.home
-    if home is None:
-        return
-    if not is_there(home):
-        remove_empty_home(home)  # a process was killed that had removed it, and nothing else
+    if home is None or not is_there(home.parent):
         return
     for path in listed(home):
         state, _, _ = path.name.partition("-")

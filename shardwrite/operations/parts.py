@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from shardwrite._dataclass import dataclass
@@ -147,10 +148,10 @@ def prepare(call: PrepareArguments) -> None:
     if n_targets is not None:
         whole("stripe_count", n_targets, "a number of targets")
     options = for_new_array(options_from(call, RunOptions))
-    places, jobs = _places_of(call), []
+    places, jobs, seen = _places_of(call), [], dict[Path, bool]()
     sources = [call.x] if call.names is None else _each("x", call.x, len(places))
     for x, plan, place in zip(sources, _plans_of(call), places, strict=True):
-        target = resolve_new(*place, call.run_dir, call.format)
+        target = resolve_new(*place, call.run_dir, call.format, seen=seen)
         main = plan if plan.gathering is None else plan.gathering
         steps = steps_of(main.metadata)
         steps.check_new(target, main.metadata, call.run_dir)
@@ -598,7 +599,8 @@ def _finalize_several(
 
 
 def _targets_of(call: PartArguments | FinalizeArguments) -> list[Target]:
-    found = [resolve_target(*place, call.run_dir) for place in _places_of(call)]
+    seen = dict[Path, bool]()
+    found = [resolve_target(*place, call.run_dir, seen=seen) for place in _places_of(call)]
     # In a bucket, other arrays of the same run may come first, which this call does not name.
     first = min(range(len(found)), key=lambda number: found[number].name)
     found[first] = located(found[first])

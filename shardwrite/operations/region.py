@@ -212,7 +212,8 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     - Each shard of an update or a repair stays as it is, old or new.
     - Updates of several arrays by one call of :func:`write_dataset` are given up together. If it
       was an append, all arrays get the length back that they had before.
-    - If a call with ``mode="w"`` is given up, the old array is put back, as it was.
+    - If a call with ``mode="w"`` is given up, the old array is put back, as it was. If it replaces
+      several arrays, and one of them is new already, the others become new, too.
     - A run that makes any other array is not given up: repeat its call to finish it.
     - If a conversion in place of an array or a group is given up, the old data stay. If they were
       already replaced, the conversion is finished.

@@ -50,7 +50,7 @@ from shardwrite.journal.neighbours import begin_passing, give_up
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
-from shardwrite.place.base import QUARANTINE_PREFIX, RUN_SUFFIX
+from shardwrite.place.base import QUARANTINE_PREFIX
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
@@ -67,7 +67,7 @@ from shardwrite.stores.base import (
     copy_bytes,
     open_there,
 )
-from shardwrite.stores.directories import make_directories
+from shardwrite.stores.directories import RUN_SUFFIX, make_directories
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.commit import commit_shards
 from shardwrite.write.context import WriteSpec, Written

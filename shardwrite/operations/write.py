@@ -479,13 +479,13 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
     mode = mode_of(call.mode, words.overwriting(call.overwrite))
     run = for_new_array(options_from(call, RunOptions, mode=mode))
     array, options = words.over(options_from(call, ArrayOptions)), options_from(call, PlanOptions)
-    jobs, sources = [], []
+    jobs, sources, seen = [], [], dict[Path, bool]()
     opened = cache(partial(opened_once, storage_options=call.storage_options))
     for x, store_, name, region in each:
         at = opened(store_) if isinstance(store_, str) else at_url(store_, call.storage_options)
         where_to = (at, words.named(name), call.run_dir)
         if region is None:
-            target = target_via(resolve_new(*where_to, array.format), call.via)
+            target = target_via(resolve_new(*where_to, array.format, seen=seen), call.via)
             given_source = as_source_array(x)
             source, described = given_source.array, given_source.described(array)
             words.check(source)
@@ -496,7 +496,7 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
             from shardwrite.runs.region_plan import Where  # updates only
 
             refuse_for_region(array, run.mode, run.publish)
-            target = target_via(resolve_target(*where_to), call.via)
+            target = target_via(resolve_target(*where_to, seen=seen), call.via)
             target = target.exclusively(when=call.exclusive)
             where = Where(region, call.axis, call.casting)
             source, job = region_job(x, target, where, engine, options, run)

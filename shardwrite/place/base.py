@@ -41,8 +41,6 @@ from shardwrite.stores.looking import (
 )
 from shardwrite.stores.removal import Proof
 
-RUN_SUFFIX = ".shardwrite"
-
 RECEIPT_NAME = "shardwrite-receipt.json"
 
 REPORT_NAME = "shardwrite-report.json"

@@ -16,7 +16,6 @@ from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import (
-    RUN_SUFFIX,
     Owner,
     Place,
     array_of_2022_around,
@@ -25,10 +24,12 @@ from shardwrite.place.base import (
 )
 from shardwrite.stores.base import Store
 from shardwrite.stores.directories import (
+    RUN_SUFFIX,
     fsync_directory,
     make_directories,
     make_directory,
     rights_of,
+    state_beside,
     walk,
 )
 from shardwrite.stores.looking import as_store_error, is_file, is_there, listed, mode_of, read_file
@@ -56,7 +57,7 @@ class Directory(Place):
     @property
     def beside(self) -> Path:
         """Directory of all run state of the array."""
-        return self.path.with_name(self.path.name + RUN_SUFFIX)
+        return state_beside(self.path)
 
     @property
     def label(self) -> str:
@@ -346,7 +347,7 @@ def _mount_points() -> set[str]:
 
 def _is_array(path: Path) -> bool:
     """Whether a directory is an array, or a run is about to make it one."""
-    if path.name and is_file(path.with_name(path.name + RUN_SUFFIX) / "plan.json"):
+    if path.name and is_file(state_beside(path) / "plan.json"):
         return True
     return is_file(path / DOCUMENTS_OF_V2[0]) or (
         is_file(path / DOCUMENT) and kind_of(path) == "array"

@@ -28,8 +28,9 @@ from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import RUN_DIR, value_of
 from shardwrite.errors import SpecError
-from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.base import Place
 from shardwrite.stores.base import Store, token_of
+from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.looking import as_store_error, local_path
 
 if TYPE_CHECKING:

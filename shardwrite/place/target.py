@@ -19,11 +19,11 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import RUN_SUFFIX, Place, hierarchy_document, shape_of
+from shardwrite.place.base import Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
-from shardwrite.stores.directories import CONVERSION_SUFFIX
+from shardwrite.stores.directories import CONVERSION_SUFFIX, RUN_SUFFIX
 from shardwrite.stores.looking import (
     is_file,
     is_icechunk,
@@ -300,17 +300,31 @@ def document_if_there(place: Place) -> Any:
 
 
 def resolve_target(
-    store: Any, name: str | None, run_dir: Any = None, *, is_read: bool = False
+    store: Any,
+    name: str | None,
+    run_dir: Any = None,
+    *,
+    is_read: bool = False,
+    seen: dict[Path, bool] | None = None,
 ) -> Target:
-    """Find the place of an array, and of its run state, from a user's arguments."""
-    return target_at(resolve_place(store, name, is_read=is_read), run_dir, is_read=is_read)
+    """Find the place of an array, and of its run state, from a user's arguments.
+
+    - `seen`: see `resolve_place`.
+    """
+    place = resolve_place(store, name, is_read=is_read, seen=seen)
+    return target_at(place, run_dir, is_read=is_read)
 
 
 def resolve_new(
-    store: Any, name: str | None, run_dir: Any = None, layout: str | None = None
+    store: Any,
+    name: str | None,
+    run_dir: Any = None,
+    layout: str | None = None,
+    *,
+    seen: dict[Path, bool] | None = None,
 ) -> Target:
     """Find the place of a new array, and of its run state; see `resolve_target`."""
-    place = resolve_place(store, name, layout=layout)
+    place = resolve_place(store, name, layout=layout, seen=seen)
     place.check_new(layout)
     return target_at(place, run_dir)
 
@@ -343,6 +357,7 @@ def resolve_place(
     is_read: bool = False,
     layout: str | None = None,
     asks: bool = True,
+    seen: dict[Path, bool] | None = None,
 ) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
 
@@ -357,15 +372,23 @@ def resolve_place(
       ``"transformer-2022"``.
     - `asks`: whether a bucket is asked if it is a hierarchy of 2022 itself. If not, no request is
       made.
+    - `seen`: for the arrays of one call, which directories have a document. These are not looked at
+      again; those that were looked at are added.
     """
     place = _plain_place(store, name, is_read=is_read)
     if not isinstance(place, Directory) and not place.name and not asks:
         return place
-    return in_hierarchy(place, layout)
+    return in_hierarchy(place, layout, seen)
 
 
-def in_hierarchy(place: Directory | InStore, layout: str | None = None) -> Directory | InStore:
-    """The place of an array of 2022, if it lies in a hierarchy of 2022, or is to be made in one."""
+def in_hierarchy(
+    place: Directory | InStore, layout: str | None = None, seen: dict[Path, bool] | None = None
+) -> Directory | InStore:
+    """The place of an array of 2022, if it lies in a hierarchy of 2022, or is to be made in one.
+
+    - `seen`: see `resolve_place`.
+    """
+    seen = {} if seen is None else seen
     store: Store
     name, document = place.name, None
     if not isinstance(place, Directory):
@@ -375,7 +398,7 @@ def in_hierarchy(place: Directory | InStore, layout: str | None = None) -> Direc
             document = hierarchy_document(store)
     else:
         around = (place.path, *place.path.parents)
-        directory = next((path for path in around if is_file(path / DOCUMENT)), None)
+        directory = next((path for path in around if _has_document(path, seen)), None)
         store = Directory(place.root).store
         if directory is not None:
             document = hierarchy_document(Directory(directory).store)
@@ -389,6 +412,12 @@ def in_hierarchy(place: Directory | InStore, layout: str | None = None) -> Direc
         "hierarchy", layout or FORMAT, "an array of 2022", field="store", value=place.label
     )(store, name, document)
     return found
+
+
+def _has_document(path: Path, seen: dict[Path, bool]) -> bool:
+    if path not in seen:
+        seen[path] = is_file(path / DOCUMENT)
+    return seen[path]
 
 
 def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | InStore:

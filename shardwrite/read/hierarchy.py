@@ -18,10 +18,11 @@ from shardwrite.format.node import (
     group_document,
     kind_of_document,
 )
-from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.base import Place
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.seams import all_of
+from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.looking import is_file, listed, mode_of, parse_document
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2

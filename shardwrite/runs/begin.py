@@ -58,6 +58,7 @@ from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, is_there
+from shardwrite.stores.posix import note_synced
 from shardwrite.write.context import Scratch, probe_here
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def begin(
     there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:
-        _make_way(job)
+        _refuse_overlapping(job)
     sessions = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
@@ -193,13 +194,17 @@ def _check_sources(sessions: Sequence[Session]) -> None:
 
 def _sync_above(sessions: Sequence[Session]) -> None:
     """Make the directories of new arrays durable that lie beside another one."""
-    jobs = [session.job for session in sessions]
-    new = [job.target.place for job in jobs if job.makes_array and job.durability != "none"]
-    above = Counter(place.path.parent for place in new if isinstance(place, Directory))
-    for directory, n_arrays in above.items():
-        if n_arrays > 1:
+    above: dict[Path, list[Session]] = {}
+    for session in sessions:
+        job = session.job
+        if job.makes_array and job.durability != "none" and isinstance(job.target.place, Directory):
+            above.setdefault(job.target.place.path.parent, []).append(session)
+    for directory, beside in above.items():
+        if len(beside) > 1:
             with as_store_error(str(directory), "cannot make durable"):
                 fsync_directory(directory)
+            for session in beside:
+                note_synced(session.driver, [session.job.target.directory.path])
 
 
 def _journals_of(
@@ -269,7 +274,7 @@ def _begin_all(
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
         for directory in reversed(new):  # see `runs.staged`
-            _take_back_unused(directory, drivers)
+            _cancel_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs]
 
@@ -330,7 +335,7 @@ def _described(job: Job) -> str:
     )
 
 
-def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
+def _cancel_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
     """Take a new run back, unless another process has joined it meanwhile."""
     with contextlib.suppress(StoreError):  # the first error is the one to report
         if all(holder.driver in own_drivers for holder in live_holders(directory.shared)):
@@ -555,7 +560,7 @@ def _is_begun(job: Job) -> bool:
     return found is not None and found.makes_array == job.makes_array
 
 
-def _make_way(job: Job) -> None:
+def _refuse_overlapping(job: Job) -> None:
     """Refuse to go on if other runs write the same shards.
 
     With ``restart=True``, updates that nobody works on are given up instead.

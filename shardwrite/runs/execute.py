@@ -150,7 +150,7 @@ class Run:
             before = [
                 None
                 if (result := ended.get(job.target)) is None
-                else _checked(job, result, engine, on_report, mode)
+                else _checked(job, jobs, result, engine, on_report, mode)
                 for job in jobs
             ]
             before = list(with_others_staged(jobs, before))
@@ -289,9 +289,14 @@ def _accepted(jobs: Sequence[Job], mode: Mode) -> Sequence[Job]:
 
 
 def _checked(
-    job: Job, result: WriteResult, engine: Engine, on_report: OnReport, mode: Mode
+    job: Job,
+    jobs: Sequence[Job],
+    result: WriteResult,
+    engine: Engine,
+    on_report: OnReport,
+    mode: Mode,
 ) -> WriteResult | None:
-    """The result of a job that was finished before, after the looks that `Mode` asks for."""
+    """The result of one of some jobs that was finished before, after the looks of `Mode`."""
     if mode == "later":
         return result
     from shardwrite.runs.kept import check_finished_array, check_kept  # of arrays that are there
@@ -299,7 +304,7 @@ def _checked(
     if mode == "prepare":
         check_kept(job.target, engine)
         return result
-    found = check_finished_array(job, result, engine)
+    found = check_finished_array(job, result, engine, jobs)
     if found.good_shards is None:
         if found.result is not None:
             tell_found(on_report, found.result.raw_nbytes)

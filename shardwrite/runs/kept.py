@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -208,7 +208,9 @@ class FinishedArray:
     good_shards: Ledger | None = None  # the shards that are there, if others must be written again
 
 
-def check_finished_array(job: Job, result: WriteResult, engine: Engine) -> FinishedArray:
+def check_finished_array(
+    job: Job, result: WriteResult, engine: Engine, jobs: Sequence[Job] = ()
+) -> FinishedArray:
     """Look whether what a job wrote that was finished before is still there.
 
     Objects that are gone are to be written again, if nothing else has changed. Absence does not
@@ -217,8 +219,9 @@ def check_finished_array(job: Job, result: WriteResult, engine: Engine) -> Finis
     of an array are decoded, and bad ones count as gone.
 
     - `result`: what `finished` returns.
+    - `jobs`: all jobs of the call.
     - Raises ChangedError if the array is not what its last run left, and the job may not replace
-      it.
+      it, or would read what the call has replaced.
     - Raises CorruptShardError if objects are gone, and the index of another one is bad.
     """
     found = _compare(job.target, engine, job.plan.metadata if job.is_update else None)
@@ -236,6 +239,11 @@ def check_finished_array(job: Job, result: WriteResult, engine: Engine) -> Finis
         return FinishedArray()
     if job.options.recheck:
         found = _with_bad(found, engine)
+    if found.are_there:
+        from shardwrite.runs.reads import reads_replaced  # of arrays that have changed
+
+        if reads_replaced(job, jobs):
+            raise found.error(label)
     if len(found.changed) or _touches(found):
         if job.options.mode == "w":
             return FinishedArray()

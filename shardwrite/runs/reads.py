@@ -129,7 +129,8 @@ def check_not_replaced(sessions: Sequence[Session]) -> None:
 
     - Raises RunEndedError if another process has ended the run.
     """
-    replaced = [session.job.target for session in sessions if session.is_handed_over]
+    runs = {session.directory.shared: session.directory for session in sessions}.values()
+    replaced = [one.target for run in runs for one in run.outputs() if one.is_handed_over]
     for session in sessions if replaced else ():
         places = _places_read(session.job) if len(session.missing) else frozenset[_Read]()
         gone = next((target for target in replaced if _touch(places, target.store)), None)
@@ -141,6 +142,13 @@ def check_not_replaced(sessions: Sequence[Session]) -> None:
                 "be computed again. Give the run up with abandon (shardwrite abandon)",
                 path=str(session.directory.path),
             )
+
+
+def reads_replaced(job: Job, jobs: Sequence[Job]) -> bool:
+    """Whether the source of a job reads an array that it or another one of a call replaces."""
+    replaced = [one for one in jobs if one.options.mode == "w"]
+    places = _places_read(job) if replaced else frozenset[_Read]()
+    return any(_touch(places, one.target.store) for one in replaced)
 
 
 def are_read(jobs: Sequence[Job]) -> bool:

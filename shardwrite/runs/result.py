@@ -393,7 +393,6 @@ def updated_receipt(
 
 
 _N_NAMED = 20  # bad chunks in the message of an error
-_MOST_LOOKS = 1000  # of more shards than that, the array is listed
 
 
 def filled_in(

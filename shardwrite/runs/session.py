@@ -225,11 +225,6 @@ class Session:
             self._writes_in = self.directory.writes_in
         return self._writes_in
 
-    @property
-    def is_handed_over(self) -> bool:
-        """Whether the array that was built aside had its name when this process began."""
-        return self.directory.record.aside and self.writes_in == self.job.target.place
-
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
         plan, source = self.job.plan, self.job.source
@@ -577,6 +572,8 @@ class Session:
         """
         with self._publishing():
             self.directory.hand_over(self.job.durability, self.driver, others)
+        if not self.directory.is_handed_over:
+            raise RunEndedError("another process has ended this run", path=str(self.directory.path))
 
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
@@ -857,47 +854,55 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
 
 
 def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> None:
-    """Publish the documents of arrays, then those of new groups, and leave receipts."""
+    """Publish the documents of arrays, then those of new groups, and leave receipts.
+
+    Arrays that are built aside are handed over once all of this is done, since no process can take
+    that back.
+    """
     new: list[tuple[Session, Document]] = []
-    aside: dict[object, list[Session]] = {}
+    aside: list[tuple[Session, Document]] = []
     together: dict[Path, list[Session]] = {}
-    for session, result in zip(sessions, results, strict=True):
+    of_session = dict(zip(sessions, results, strict=True))
+    for session, result in of_session.items():
+        is_aside = session.directory.record.aside
         with session.ending():
             document = session.publish()
             if document is None and session.directory.is_listed_with_others:
                 together.setdefault(session.directory.shared, []).append(session)
-                continue
-            if document is None:
+            elif document is None or is_aside:
                 session.leave(result)
-                continue
-            new.append((session, document))
-            if session.directory.record.aside:
-                session.leave(result)
-                aside.setdefault(session.siblings, []).append(session)
+        if document is not None:
+            (aside if is_aside else new).append((session, document))
     for updates in together.values():
         updates[0].list_again(updates)
-    changed = {id(session) for updates in together.values() for session in updates}
-    for session, result in zip(sessions, results, strict=True):
-        if id(session) in changed:
+        for session in updates:
             with session.ending():
-                session.leave(result)
-    ended = [session for replaced in aside.values() for session in replaced]
-    if len(ended) > 1:
-        for session in ended:
+                session.leave(of_session[session])
+    _publish_groups(new)
+    for session, _ in new:
+        session.leave(of_session[session])
+    if len(aside) > 1:
+        for session, _ in aside:
             session.close()
-    for replaced in aside.values():
-        places = [session.job.target.place for session in replaced]
-        for session in replaced:
+    for replaced in _by_groups(aside):
+        places = [session.job.target.place for session, _ in replaced]
+        for session, _ in replaced:
             session.hand_over(places)
+    _publish_groups(aside)
+
+
+def _by_groups(arrays: Sequence[tuple[Session, Document]]) -> list[list[tuple[Session, Document]]]:
+    """Arrays and their documents, by the groups above that list them."""
     siblings: dict[object, list[tuple[Session, Document]]] = {}
-    for session, document in new:
+    for session, document in arrays:
         siblings.setdefault(session.siblings, []).append((session, document))
-    for (session, document), *others in siblings.values():
+    return list(siblings.values())
+
+
+def _publish_groups(arrays: Sequence[tuple[Session, Document]]) -> None:
+    """Publish new groups above some arrays, and have all groups above list these."""
+    for (session, document), *others in _by_groups(arrays):
         session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
-    is_new = {id(session) for session, _ in new if not session.directory.record.aside}
-    for session, result in zip(sessions, results, strict=True):
-        if id(session) in is_new:
-            session.leave(result)
 
 
 def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> None:

@@ -27,11 +27,11 @@ from shardwrite.journal.lock import exclusive
 from shardwrite.journal.neighbours import look_beside
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.state_work import fetched
-from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, command_words, queue, root_of
 from shardwrite.slurm.notes import Submitted, submitted
+from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.looking import is_store_url, listed, mode_of
 from shardwrite.volumes.documents import places_around
 from shardwrite.volumes.hashed import is_gathering

@@ -170,7 +170,10 @@ def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
 # ---- Directories
 
 
-CONVERSION_SUFFIX = ".conversion.shardwrite"
+RUN_SUFFIX = ".shardwrite"
+"""How the name of a directory ends that holds the state of runs, or a claim; see `state_beside`."""
+
+CONVERSION_SUFFIX = f".conversion{RUN_SUFFIX}"
 """How the name of a directory ends that belongs to the conversion of a tree in its place."""
 
 WORK_PREFIX = "work-"
@@ -185,10 +188,12 @@ ASIDE_PREFIX = "array-"
 """How the name of a directory in that of a run begins where a new array is built. Whoever hands the
 array over renames it, so neither `make_directories` nor a store makes it again."""
 
-_STATE_SUFFIX = ".shardwrite"
-
-
 _MAX_TRIES = 8
+
+
+def state_beside(path: Path) -> Path:
+    """Directory of the state of runs on what lies at a path, or of a claim on a document there."""
+    return path.with_name(path.name + RUN_SUFFIX)
 
 
 def fsync_directory(path: Path) -> None:
@@ -268,7 +273,7 @@ def _is_made(path: Path, rights: Rights | None) -> bool:
 def was_taken_over(missing: Path) -> bool:
     """Whether a directory that is missing was one of a run or of a process, which is over."""
     if missing.name == STAGED:
-        return any(part.endswith(_STATE_SUFFIX) for part in missing.parts)
+        return any(part.endswith(RUN_SUFFIX) for part in missing.parts)
     if missing.name.startswith(ASIDE_PREFIX):
         run = missing.parent
         return (run.parent if run.name.isdecimal() else run).name.startswith("run-")

@@ -163,6 +163,11 @@ class _Directories:
 _directories: dict[str, _Directories] = {}
 
 
+def note_synced(scope: str, directories: Iterable[Path]) -> None:
+    """Have this process not sync again, within one scope, what names directories that are there."""
+    _known(scope).synced.update(map(str, directories))
+
+
 def _known(scope: str) -> _Directories:
     if scope not in _directories:
         while len(_directories) >= _MAX_SCOPES:

@@ -358,7 +358,7 @@ class Window:
             )
         self.ledger.enter(report.entry)
 
-    def take_back(self) -> None:
+    def cancel(self) -> None:
         """End the run and release the lease of a stretch in which nothing was committed."""
         cancel_begin(self.directory, is_claimed=True)
         self.lease.close()

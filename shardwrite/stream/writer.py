@@ -562,7 +562,7 @@ class ShardWriter:
             try:
                 self._check_shape()
             except BaseException:
-                window.take_back()
+                window.cancel()
                 raise
         self._window = window
         window.list_before()

@@ -21,11 +21,12 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.journal.documents import wait_for_others
 from shardwrite.journal.lock import alone_beside
 from shardwrite.legacy.place import TransformerPlace
-from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.stores.base import Capability
+from shardwrite.stores.directories import state_beside
 from shardwrite.stores.looking import is_there, parse_json, read_limit
 from shardwrite.stores.posix import discard_file, write_file
 from shardwrite.volumes.info import INFO
@@ -89,7 +90,7 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
         with alone_beside(volume.beside, "none") as claim:
             _replace_object(place, replace, durability, claim.check)
         return
-    path, beside = place.path / INFO, place.path / f"{INFO}{RUN_SUFFIX}"
+    path, beside = place.path / INFO, state_beside(place.path / INFO)
     # A finished call also ends where nothing can be written.
     if not is_there(beside) and replace(old := place.read(INFO)) in (None, old):
         return

@@ -21,6 +21,8 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape
 from shardwrite.results import counted, human
+from shardwrite.stores.directories import RUN_SUFFIX
+from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.volumes.info import INFO, VOLUME_TYPE, ChunkEncoding, Scale, Volume, parse_info
 from shardwrite.volumes.keywords import ENCODINGS, KINDS, OF_SHARDS, ScaleKeywords
 from shardwrite.volumes.scale import PrecomputedShards, ScatteredIds, box_of_chunks, scattered_ids
@@ -49,7 +51,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 _TAKEN = (INFO, DOCUMENT, "provenance", "shardwrite-receipt.json")
 
-_ENDINGS = (".shardwrite", ".swtmp", ".quarantine")
+_ENDINGS = (RUN_SUFFIX, TEMPORARY_SUFFIX, ".quarantine")
 
 _OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
 

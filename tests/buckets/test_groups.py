@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 
 import dask.array as da
 import numpy as np
@@ -77,3 +78,26 @@ def test_a_replacement_is_not_listed_while_it_is_written(client, url):
     y = da.from_array(X + 1, chunks=8).map_blocks(look, dtype="u4", meta=np.empty((0, 0), "u4"))
     y.to_sharded_zarr(f"{url}/a", **{**GOOD, "mode": "w", "source_id": "new"})
     assert list(listed(client)) == ["a"]
+
+
+PLAIN_GROUP = json.dumps({"zarr_format": 3, "node_type": "group"})
+
+
+@pytest.mark.parametrize("document", [GROUP, PLAIN_GROUP], ids=["listed", "not listed"])
+def test_readers_of_a_group_see_no_run_on_an_array_that_is_there(moto, url, document):
+    """The state of the run lies inside of the array, where zarr-python looks for no nodes."""
+    client, looks = moto.client(servers.below_bucket(url)), []
+    obstore.put(client, "zarr.json", document.encode())
+    write(url, name="a")
+
+    def look(_):
+        store = zarr.storage.ObjectStore(client)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            names = {name for name, _ in zarr.open_group(store, mode="r").members()}
+        looks.append((names, [each for each in told if "not recognized" in str(each.message)]))
+
+    write(url, name="a", region="append", source_id="more", progress=look)
+    write(url, name="b", publish="first", progress=look)
+    assert [names for names, _ in looks] == [{"a"}, {"a", "b"}]
+    assert not [told for _, told in looks if told]

@@ -31,7 +31,7 @@ import numpy as np
 import zarr
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
+from shardwrite import AppendOnly, FixedOrder, JournalError, ShardWriter, SpecError
 from shardwrite.convert.trees import with_note
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -243,6 +243,56 @@ def replace_or_put_back(path: Path) -> None:
     write(path, mode="w")
 
 
+SEVERAL = ("x", "a", "b/z")
+
+
+def make_several(path: Path) -> None:
+    """Arrays of one group."""
+    replace_several(path, OLD, mode="w-")
+
+
+def replace_several(path: Path, values: np.ndarray = NEW, **keywords) -> None:
+    """Arrays of one call, each with other values."""
+    arrays = [source(values + n) for n in range(len(SEVERAL))]
+    how = {"source_id": str(values[0, 0]), "mode": "w", **LAYOUT, **keywords}
+    shardwrite.store(arrays, [path.parent] * len(SEVERAL), names=list(SEVERAL), **how)
+    check_several(path, values)
+    assert not list(path.parent.parent.rglob("*.shardwrite"))
+
+
+def check_several(path: Path, *values: np.ndarray) -> None:
+    """The arrays of the call have these values, or all of them have the next ones."""
+    found = [zarr.open_array(path.parent / name, mode="r")[...] for name in SEVERAL]
+    assert any(all((one == each + n).all() for n, one in enumerate(found)) for each in values), (
+        "some are new and others are old"
+    )
+
+
+def is_begun(path: Path) -> bool:
+    return seams.state_beside(path.parent).exists()
+
+
+def replace_several_or_give_up(path: Path) -> None:
+    """Where the call was interrupted, give it up first: all arrays are old, or all are new."""
+    if is_begun(path):
+        for name in SEVERAL:
+            shardwrite.abandon(path.parent, name=name)
+        check_several(path, OLD, NEW)
+        assert not list(path.parent.parent.rglob("*.shardwrite"))
+    replace_several(path)
+
+
+def replace_several_by_another(path: Path) -> None:
+    """Where the call was interrupted, make another one first."""
+    if is_begun(path):
+        try:
+            replace_several(path, OLD + 5, shards=5)
+        except JournalError:
+            check_several(path, OLD)
+            replace_several(path, OLD + 5, shards=5, restart=True)
+    replace_several(path)
+
+
 def of_source(path: Path) -> Path:
     """Place of the array that is converted."""
     return path.with_name("source")
@@ -442,6 +492,13 @@ OPERATIONS = {
     "give up a replacement": Operation(interrupt_replacement, put_back, OLD),
     "give up a replacement in a group": Operation(interrupt_in_group, put_back, OLD, at="g/x"),
     "replacement, or give up": Operation(make, replace_or_put_back, NEW),
+    "replacement of several": Operation(make_several, replace_several, NEW, at="r/x"),
+    "replacement of several, or give up": Operation(
+        make_several, replace_several_or_give_up, NEW, at="r/x"
+    ),
+    "replacement of several, or others": Operation(
+        make_several, replace_several_by_another, NEW, at="r/x"
+    ),
     "replacement, or give up, in a group": Operation(
         consolidated(make), replace_or_put_back, NEW, at="g/x"
     ),

@@ -28,7 +28,7 @@ import seams
 SCRIPT = Path(__file__).with_name("ends.py")
 OPERATIONS = (
     *("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard"),
-    *("shard and consume", "recovery"),
+    *("shard and consume", "recovery", "replacement of several, or give up"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import stat
@@ -350,31 +351,196 @@ def test_several_arrays_of_one_call(tmp_path, then):
     assert not list((tmp_path / "r").rglob("*.shardwrite"))
 
 
-@pytest.mark.parametrize("n", range(3))
-def test_several_arrays_ended_amid_the_exchanges(tmp_path, n):
-    """Some are new and others old, and the same call makes all of them new."""
-    arrays = [da.from_array(NEW + number, chunks=7) for number in range(len(NAMES))]
-    root = [tmp_path / "r"] * len(NAMES)
-    old = [array - 1000 for array in arrays]
-    shardwrite.store(old, root, names=list(NAMES), shards=8, chunks=4)
+def store_several(root, values=NEW, names=NAMES, **keywords):
+    """Write arrays of one group by one call; they differ by their numbers."""
+    arrays = [da.from_array(values + n, chunks=7) for n in range(len(names))]
+    how = {"mode": "w", "source_id": str(values[0, 0]), "shards": 8, "chunks": 4, **keywords}
+    return shardwrite.store(arrays, [root] * len(names), names=list(names), **how)
+
+
+def check_several(root, values=NEW, names=NAMES):
+    """They have these values, the group lists them as they are, and no run has left anything."""
+    listed = json.loads((root / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+    for n, name in enumerate(names):
+        np.testing.assert_array_equal(zarr.open_array(root, path=name, mode="r")[...], values + n)
+        assert listed[name] == json.loads((root / name / "zarr.json").read_text())
+    assert [entry.name for entry in root.parent.iterdir()] == [root.name]
+    assert not list(root.rglob("*.shardwrite"))
+
+
+@pytest.fixture
+def several(tmp_path):
+    """A group with consolidated metadata, and arrays that were written by one call."""
+    store_several(tmp_path / "r", OLD, mode="w-")
+    with pytest.warns(UserWarning, match="Consolidated"):
+        zarr.consolidate_metadata(tmp_path / "r")
+    return tmp_path / "r"
+
+
+def kill_at_exchange(n, *, after):
+    """Have the n-th exchange of two names end the process, before it or after it."""
     real, n_calls = seams.real("exchange two names"), iter(range(9))
 
     def exchange(one, other):
-        if next(n_calls) == n:
+        is_last = next(n_calls) == n
+        if is_last and not after:
             raise Killed
-        return real(one, other)
+        done = real(one, other)
+        if is_last:
+            raise Killed
+        return done
 
-    how = {"mode": "w", "source_id": "new", "shards": 8, "chunks": 4}
+    return mock.patch.object(*seams.step("exchange two names"), exchange)
+
+
+@pytest.mark.parametrize("level", ["full", "none"])
+@pytest.mark.parametrize("n", range(3))
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("then", ["again", "abandon", "another", "restart"])
+def test_several_arrays_ended_amid_the_exchanges(several, level, n, after, then):
+    """Until one of them has its name, giving up keeps all. Then, all others get theirs."""
+    with kill_at_exchange(n, after=after), pytest.raises(Killed):
+        store_several(several, durability=level)
+    is_committed, wanted = n > 0 or after, NEW
+    if then == "again":
+        store_several(several, durability=level)
+    elif then == "abandon":
+        shardwrite.abandon(several / NAMES[2])
+        wanted = NEW if is_committed else OLD
+    elif then == "another":
+        wanted = OLD + 5
+        if not is_committed or level == "none":
+            with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+                store_several(several, wanted, durability=level)
+        store_several(several, wanted, durability=level, restart=True)
+    else:
+        store_several(several, durability=level, restart=True)
+    check_several(several, wanted)
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+@pytest.mark.parametrize("n", range(3))
+def test_several_arrays_ended_between_two_renames(several, n, then):
+    """One has no name. Only if it is the first one, giving up puts it back."""
+    rename = os.rename
+
+    def dying(source, to, **keywords):
+        if str(to) == str(several / NAMES[n]):
+            raise Killed
+        rename(source, to, **keywords)
+
     with (
-        mock.patch.object(*seams.step("exchange two names"), exchange),
+        mock.patch.object(*seams.step("exchange two names"), return_value=False),
+        mock.patch.object(os, "rename", dying),
         pytest.raises(Killed),
     ):
-        shardwrite.store(arrays, root, names=list(NAMES), **how)
-    shardwrite.store(arrays, root, names=list(NAMES), **how)
-    for number, name in enumerate(NAMES):
-        found = zarr.open_array(tmp_path / "r", path=name, mode="r")[...]
-        np.testing.assert_array_equal(found, NEW + number)
-    assert not list(tmp_path.rglob("*.shardwrite"))
+        store_several(several)
+    assert not (several / NAMES[n]).exists()
+    if then == "again":
+        store_several(several)
+    else:
+        shardwrite.abandon(several / NAMES[0])
+    check_several(several, NEW if n or then == "again" else OLD)
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+@pytest.mark.parametrize("n", range(2))
+def test_several_arrays_of_which_some_are_new(several, n, then):
+    """Those are published before the others change their names, or are gone again."""
+    names = (NAMES[0], "new/d", NAMES[1])
+    with kill_at_exchange(n, after=False), pytest.raises(Killed):
+        store_several(several, names=names)
+    if then == "again":
+        store_several(several, names=names)
+    else:
+        shardwrite.abandon(several / NAMES[0])
+    if n or then == "again":
+        check_several(several, names=names)
+        return
+    check_several(several, OLD)
+    assert not (several / "new" / "d").exists()
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_some_arrays_of_an_interrupted_call(several, then):
+    """A call for two of three arrays replaces these; the third is left to another one."""
+
+    def progress(_):
+        raise Killed
+
+    with pytest.raises(Killed), dask.config.set(scheduler="sync"):
+        store_several(several, progress=progress)
+    with kill_at_exchange(1, after=False), pytest.raises(Killed):
+        store_several(several, names=NAMES[:2])
+    if then == "again":
+        store_several(several)
+        check_several(several)
+        return
+    shardwrite.abandon(several / NAMES[2])
+    check_several(several, names=NAMES[:2])
+    np.testing.assert_array_equal(zarr.open_array(several / NAMES[2], mode="r")[...], OLD + 2)
+
+
+def test_what_an_interrupted_call_tells_before_it_is_settled(several):
+    with kill_at_exchange(1, after=True), pytest.raises(Killed):
+        store_several(several)
+    assert shardwrite.verify(several / NAMES[2], deep=True).is_good
+    np.testing.assert_array_equal(shardwrite.open_sharded(several / NAMES[2])[:, :], OLD + 2)
+    da.zeros((8, 8), dtype="u4").to_sharded_zarr(several / NAMES[2], region=np.s_[:8, :8])
+    found = zarr.open_array(several / NAMES[2], mode="r")[...]
+    np.testing.assert_array_equal(found[8:], NEW[8:] + 2)
+    np.testing.assert_array_equal(zarr.open_array(several / NAMES[1], mode="r")[...], NEW + 1)
+
+
+def test_a_power_cut_amid_exchanges_without_durability(several):
+    """An array that may lack shards does not get its name."""
+    with kill_at_exchange(0, after=True), pytest.raises(Killed):
+        store_several(several, durability="none")
+    with seams.after_restart("later"):
+        shardwrite.abandon(several / NAMES[0])
+    for n, name in enumerate(NAMES):
+        found = zarr.open_array(several, path=name, mode="r")[...]
+        np.testing.assert_array_equal(found, (OLD if n else NEW) + n)
+
+
+def test_another_process_joins_amid_the_exchanges(several):
+    """Its tasks find no array any more that they could change."""
+    real, seen = seams.real("exchange two names"), []
+
+    def exchange(one, other):
+        run = seams.run_of(several / NAMES[2]) if not seen else None
+        if run is not None:
+            run.make_room("full", "other", set())
+            seen.append((run.is_closed, run.place.path.exists()))
+        return real(one, other)
+
+    with mock.patch.object(*seams.step("exchange two names"), exchange):
+        store_several(several)
+    assert seen == [(True, True)]
+    check_several(several)
+
+
+def test_a_group_is_put_there_right_before_the_exchange(path, way):
+    """It goes back, and nothing of it is removed."""
+    patched = seams.step("exchange two names")
+    before = getattr(*patched)
+
+    def exchange(one, other):
+        if not path.with_name("moved").exists():
+            path.rename(path.with_name("moved"))
+            zarr.open_group(path, mode="w", attributes={"mine": 1})
+        return before(one, other)
+
+    with mock.patch.object(*patched, exchange), pytest.raises(StoreError, match="is no array"):
+        write(path)
+    assert dict(zarr.open_group(path, mode="r").attrs) == {"mine": 1}
+    with pytest.raises(SpecError, match="a group stands there"):
+        write(path)
+    shutil.rmtree(path)
+    path.with_name("moved").rename(path)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], OLD)
+    write(path)
+    check(path, NEW)
 
 
 def test_parts(path):
