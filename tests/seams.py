@@ -581,6 +581,7 @@ STEPS = {
     "look for a run": "journal.begin:tidied_run",
     "look for a run to join": "runs.begin:tidied_run",
     "check the place": "runs.begin:check_place",
+    "may make a directory": "runs.begin:_can_be_made",
     "probe a worker": "write.context:probe",
     "set the old array aside": "place.directory:Directory.make_room",
     "read a log": "journal.replay:_parse",

@@ -206,7 +206,7 @@ def compact(
 @json_option
 @command
 def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
-    """Give up interrupted updates of ARRAY.
+    """Give up interrupted updates of ARRAY, or of all arrays in a group.
 
     Each shard stays as it is, in its old or in its new state. To finish an update instead, run its
     command again. This also gives up a conversion in place, of an array or a group, and a scale of

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import math
 import uuid
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +85,13 @@ def nodes_of(given: Any, encoding: Any) -> list[Node]:
     return found
 
 
+def is_tree(given: Any) -> bool:
+    """Whether an object of xarray, as `nodes_of` takes it, has several nodes."""
+    import xarray
+
+    return isinstance(given, xarray.DataTree)
+
+
 def _of_array(array: xarray.DataArray) -> xarray.Dataset:
     """The dataset as which xarray writes an array."""
     if array.name is not None and array.name not in array.coords and array.name not in array.dims:
@@ -139,26 +146,32 @@ class EncodedNode:
     document: Document  # of the group
 
 
-def encoded(node: Node) -> EncodedNode:
-    """What xarray would write of a dataset."""
+def prepared(node: Node) -> xarray.Dataset:
+    """The dataset of a node, as it is handed to xarray; what xarray could not write is refused."""
     dataset = _lazy(node)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
-    written = _written(dataset, node)
-    _refuse_no_json(written.document(""), node.path or "the dataset")
+    return dataset
+
+
+def encoded(node: Node) -> EncodedNode:
+    """What xarray would write of a dataset."""
+    dataset = prepared(node)
+    made = written(dataset, node, _dumped)
+    refuse_no_json(made.document(""), node.path or "the dataset")
     for name in dataset.variables:
-        _refuse_no_json(written.document(str(name)), node.label(name))
+        refuse_no_json(made.document(str(name)), node.label(name))
     variables = tuple(
         EncodedVariable(
             array.path,
             tuple(map(str, dataset.variables[name].dims)),
-            _as_declared(values, dataset.variables[name]),
-            _options(array, written.document(array.path), node, name),
+            as_declared(values, dataset.variables[name]),
+            _options(array, made.document(array.path), node, name),
             node.encoding.get(name, {}),
         )
-        for name, (values, array) in zip(dataset.variables, written.in_order(dataset), strict=True)
+        for name, (values, array) in zip(dataset.variables, made.in_order(dataset), strict=True)
     )
-    return EncodedNode(node.path, variables, written.document(""))
+    return EncodedNode(node.path, variables, made.document(""))
 
 
 def _lazy(node: Node) -> xarray.Dataset:
@@ -240,7 +253,7 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
         )
 
 
-def _refuse_no_json(document: Document, label: str) -> None:
+def refuse_no_json(document: Document, label: str) -> None:
     """Refuse numbers in attributes that JSON lacks, which zarr would write all the same."""
     for key, value in attributes_of(document).items():
         try:
@@ -256,7 +269,7 @@ def _refuse_no_json(document: Document, label: str) -> None:
             ) from None
 
 
-def _as_declared(values: Any, variable: xarray.Variable) -> Any:
+def as_declared(values: Any, variable: xarray.Variable) -> Any:
     """The values, whose blocks are of the dtype that their dask array declares.
 
     Those of lazy times are not always: xarray leaves it to zarr to cast them.
@@ -273,7 +286,7 @@ def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
     return cast
 
 
-class _Written:
+class Written:
     """What xarray hands to zarr; it stands for xarray's own writer, which would write it."""
 
     def __init__(self) -> None:
@@ -282,10 +295,12 @@ class _Written:
         self.documents = dict[str, Any]()
         self.store = MemoryStore(self.documents)
         self.found: dict[str, tuple[Any, zarr.Array[Any]]] = {}
+        self.regions: dict[str, tuple[slice, ...]] = {}
 
-    def add(self, source: Any, target: zarr.Array[Any], region: Any = None) -> None:  # noqa: ARG002
+    def add(self, source: Any, target: zarr.Array[Any], region: Any = None) -> None:
         """Take an array, as xarray's writer does."""
         self.found[target.path] = source, target
+        self.regions[target.path] = region
 
     def in_order(self, dataset: xarray.Dataset) -> Iterator[tuple[Any, zarr.Array[Any]]]:
         """Values and array of each variable of the dataset."""
@@ -298,10 +313,14 @@ class _Written:
         return document
 
 
-def _written(dataset: xarray.Dataset, node: Node) -> _Written:
+Dump = Callable[["xarray.Dataset", Mapping[Any, Mapping[str, Any]]], "Written"]
+"""Function that has xarray write a dataset with some encoding into memory."""
+
+
+def written(dataset: xarray.Dataset, node: Node, dump: Dump) -> Written:
     """Have xarray write a dataset into memory; the error names the variable that it refuses."""
     try:
-        return _dumped(dataset, node.encoding)
+        return dump(dataset, node.encoding)
     # xarray and zarr raise many types; each of them means that they cannot write this.
     except Exception as error:
         import xarray
@@ -309,13 +328,14 @@ def _written(dataset: xarray.Dataset, node: Node) -> _Written:
         for name, variable in dataset.variables.items():
             alone = xarray.Dataset({name: variable})
             try:
-                _dumped(alone, {k: v for k, v in node.encoding.items() if k == name})
+                dump(alone, {k: v for k, v in node.encoding.items() if k == name})
             except Exception as own:  # noqa: BLE001 (raised again with the name of the variable)
-                raise _refusal(own, node.label(name), variable.dims) from error
-        raise _refusal(error, node.path or "the dataset", ()) from error
+                raise refusal(own, node.label(name), variable.dims) from error
+        raise refusal(error, node.path or "the dataset", ()) from error
 
 
-def _refusal(error: Exception, label: str, dims: tuple[Hashable, ...]) -> SpecError:
+def refusal(error: Exception, label: str, dims: tuple[Hashable, ...]) -> SpecError:
+    """Error of something that xarray refuses to write."""
     told = f" with dimensions {dims}" if dims else ""
     reason = str(error).rstrip(".")
     return SpecError(
@@ -326,11 +346,11 @@ def _refusal(error: Exception, label: str, dims: tuple[Hashable, ...]) -> SpecEr
     )
 
 
-def _dumped(dataset: xarray.Dataset, encoding: Mapping[Any, Mapping[str, Any]]) -> _Written:
+def _dumped(dataset: xarray.Dataset, encoding: Mapping[Any, Mapping[str, Any]]) -> Written:
     from xarray.backends import ZarrStore
 
-    written = _Written()
-    into = ZarrStore.open_group(written.store, mode="w", zarr_format=3, safe_chunks=False)
+    made = Written()
+    into = ZarrStore.open_group(made.store, mode="w", zarr_format=3, safe_chunks=False)
     own = {
         name: {k: v for k, v in each.items() if k not in _SIZES} for name, each in encoding.items()
     }
@@ -338,8 +358,8 @@ def _dumped(dataset: xarray.Dataset, encoding: Mapping[Any, Mapping[str, Any]]) 
     for name, variable in dataset.variables.items():
         if variable.ndim:
             own.get(name, variable.encoding)["chunks"] = (1,) * variable.ndim
-    dataset.dump_to_store(into, writer=written, encoding=own)
-    return written
+    dataset.dump_to_store(into, writer=made, encoding=own)
+    return made
 
 
 # ---- Keywords of the new arrays

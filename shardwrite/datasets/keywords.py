@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from shardwrite.operations.keywords import OF_URLS, ProgressKeywords, ReturnKeywords
 from shardwrite.options import (
     Keywords,
-    ModeKeywords,
     PlanKeywords,
     RunKeywords,
     StateKeywords,
@@ -20,8 +19,8 @@ from shardwrite.options import (
     same_as,
 )
 
-Sizes = str | Mapping[Any, int] | None
-"""Sizes along named dimensions, bytes as text, ``"auto"`` or None."""
+Sizes = str | int | Mapping[Any, int] | None
+"""Sizes along named dimensions, bytes as text, a number of chunks, ``"auto"`` or None."""
 
 
 @keywords
@@ -34,15 +33,16 @@ class SizeKeywords(Keywords):
         "auto",
         """Size of a shard of each variable. A mapping such as ``{"time": 720, ...: -1}`` has
         numbers of elements along dimensions. A dimension with -1 is whole, as are all that are not
-        named. The key ``...`` gives these another size. A text such as ``"256MB"`` is a
-        decoded size, and ``"auto"`` leaves the choice to the planner. ``shards=None`` writes arrays
-        without shards. A variable of up to 1 MiB is one chunk without shards, unless `encoding` has
-        sizes for it.""",
-        kind="mapping of str to int, str or None",
+        named. The key ``...`` gives these another size. A number such as 8 is that of the inner
+        chunks along each dimension of a shard. A text such as ``"256MB"`` is a decoded size, and
+        ``"auto"`` leaves the choice to the planner. ``shards=None`` writes arrays without shards. A
+        variable of up to 1 MiB is one chunk without shards, unless `encoding` has sizes for
+        it.""",
+        kind="mapping of str to int, or a single int, str or None",
     )
     chunks: Sizes = option(
         "auto",
-        "Size of an inner chunk, given in the same ways.",
+        "Size of an inner chunk, as a mapping or a text of the same kinds.",
         kind="mapping of str to int, or str",
     )
     encoding: Mapping[Any, Mapping[str, Any]] | None = option(
@@ -60,7 +60,39 @@ class SizeKeywords(Keywords):
 
 
 @keywords
-class PlanDatasetKeywords(SizeKeywords, ViaKeywords, StateKeywords, PlanKeywords):
+class IntoKeywords(Keywords):
+    """What becomes of a group that exists."""
+
+    section: ClassVar[str] = "Run"
+
+    mode: str | None = option(
+        None,
+        """``"w-"`` refuses a group that exists. ``"w"`` replaces its arrays and attributes, and
+        refuses a group that holds anything besides. ``"a"`` writes values into the arrays of a
+        group that exists, and makes a group that does not. ``"a-"`` leaves out the variables that
+        do not have `append_dim`. ``"r+"`` writes values, and changes no attributes. By default it
+        is ``"a"`` with `append_dim`, ``"r+"`` with `region`, and else ``"w-"``. If a run is
+        interrupted, the same call continues it.""",
+        kind="str",
+    )
+    append_dim: Hashable | None = option(
+        None,
+        """Dimension along which the variables are appended to those of the store. All variables of
+        the store that have it must be there. The encoding of the store is used, and `shards` and
+        `chunks` have no effect.""",
+        kind="str",
+    )
+    region: str | Mapping[Any, slice | str] | None = option(
+        None,
+        """Where the values go in the arrays of the store: a mapping of dimensions to slices, or to
+        ``"auto"``, which finds the place by the values of a coordinate. The text ``"auto"`` does so
+        for all dimensions. It need not fit the chunks of the store.""",
+        kind='mapping of str to slice, or "auto"',
+    )
+
+
+@keywords
+class PlanDatasetKeywords(IntoKeywords, SizeKeywords, ViaKeywords, StateKeywords, PlanKeywords):
     """What makes the plans of a dataset."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -74,13 +106,10 @@ class PlanDatasetKeywords(SizeKeywords, ViaKeywords, StateKeywords, PlanKeywords
 
 
 @keywords
-class WriteDatasetKeywords(ProgressKeywords, RunKeywords, ModeKeywords, PlanDatasetKeywords):
+class WriteDatasetKeywords(ProgressKeywords, RunKeywords, PlanDatasetKeywords):
     """What makes a dataset in a store."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "mode": """``"w-"`` refuses a group that exists. ``"w"`` replaces its arrays and attributes,
-        and refuses a group that holds anything besides. The mode matters only when a run begins: if
-        the run is interrupted, the same call continues it.""",
         "keep_report": """Keep a report of the run in each array, as ``shardwrite-report.json``
         beside the receipt. :func:`report` reads it.""",
     }
@@ -104,7 +133,7 @@ class PlanMethodArguments(PlanDatasetKeywords):
 
     store: Any = argument(
         """Where the dataset would go, as in :func:`write_dataset`. In a bucket, the plans count
-        the shards that wait in memory until they are put.""",
+        the shards that wait in memory until they are put. An append and a region need it.""",
         kind="str, path, or store or group of zarr-python",
         default=None,
     )

@@ -10,19 +10,29 @@ from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.datasets.encode import EncodedNode, EncodedVariable, encoded, nodes_of
+from shardwrite.datasets.encode import (
+    EncodedNode,
+    EncodedVariable,
+    encoded,
+    is_tree,
+    nodes_of,
+)
+from shardwrite.datasets.existing import Changes, Values, values_into
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
 from shardwrite.errors import PlanError, SpecError, printable
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.options import options_from
-from shardwrite.place.base import at_url, opened_once
-from shardwrite.place.target import Target, resolve_new, target_via
+from shardwrite.place.base import Place, at_url, opened_once
+from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.array_plan import ArrayChunks, plan_array
+from shardwrite.runs.begin import was_left
+from shardwrite.runs.job import Job, RunOptions, target_of_update
+from shardwrite.runs.region_plan import APPEND, Where, region_plan
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.looking import is_icechunk
 
@@ -37,6 +47,12 @@ class PlannedVariable:
     source: ArrayChunks
     plan: Plan
     target: Target | None  # None if no place was given
+
+    def job(self, options: RunOptions, groups: Mapping[str, Document] | None = None) -> Job:
+        """The job that writes the variable; there is a place for it."""
+        if self.target is None:
+            raise ValueError("no place was given")
+        return Job(self.source, self.plan, self.target, options, groups or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +93,7 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
 
     - Raises SpecError or PlanError, with the name of the variable, if one of them does not fit.
     """
-    sizes = SizesByName(call.shards, call.chunks)
+    sizes = SizesByName(call.shards, call.chunks, call.append_dim)
     nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding)]
     each = [(node, variable) for node in nodes for variable in node.variables]
     sizes.check_names(dim for _, variable in each for dim in variable.dims)
@@ -127,6 +143,69 @@ def _planned(
         options = replace(options, write_empty_chunks=writes_empty)
     plan = plan_array(x, engine, array, options, None if target is None else target.store)
     return ArrayChunks(x), plan
+
+
+# ---- Variables that go into arrays that exist
+
+
+def planned_into(call: Call, store: Any, place: Place, changes: Changes, engine: Engine) -> Planned:
+    """Plan updates of the arrays in a group, before any task runs; it raises what `planned` does.
+
+    An append begins where all arrays end. If it was interrupted, it is the same one.
+    """
+    SizesByName(call.shards, call.chunks)
+    nodes = nodes_of(call.ds, call.encoding)
+    if is_tree(call.ds):
+        raise SpecError(
+            "a tree is not written into arrays that exist",
+            field="ds",
+            value=type(call.ds).__name__,
+            remedy="write its nodes one by one, with group=",
+        )
+    made = values_into(nodes[0], place, changes)
+    variables = [_into(call, store, values, engine) for values in made.variables]
+    starts = {
+        v.path: v.plan.array_region.start[v.plan.append_axis]
+        for v in variables
+        if v.plan.append_axis is not None and v.plan.array_region is not None
+    }
+    first = min(starts.values(), default=0)
+    for n, (variable, values) in enumerate(zip(variables, made.variables, strict=True)):
+        if starts.get(variable.path, first) != first:
+            again = _into(call, store, values, engine, first)
+            if again.target is None or not was_left(again.target, again.plan):
+                raise _of_other_lengths(starts, changes)
+            variables[n] = again
+    return Planned(tuple(variables), {"": made.document})
+
+
+def _into(
+    call: Call, store: Any, values: Values, engine: Engine, start: int | None = None
+) -> PlannedVariable:
+    options = options_from(call, PlanOptions)
+    if not values.is_sharded:
+        options = replace(options, strategy=FixedOrder())
+    is_append = values.axis is not None
+    region = APPEND if is_append else values.region
+    where = Where(region, values.axis or 0, casting="same_kind", start=start)
+    with _naming(values.name, values.dims):
+        target = resolve_target(store, in_group(call, values.name), call.run_dir)
+        target = target_via(target, call.via)
+        source, plan = region_plan(values.values, target, where, engine, options)
+        source_of = ArrayChunks(source, plan.region)
+        return PlannedVariable(values.name, source_of, plan, target_of_update(target, plan))
+
+
+def _of_other_lengths(starts: Mapping[str, int], changes: Changes) -> SpecError:
+    """Error of a store that another program has left amid an append."""
+    shortest, longest = min(starts, key=lambda k: starts[k]), max(starts, key=lambda k: starts[k])
+    return SpecError(
+        f"the arrays of the store have different lengths: {shortest!r} has {starts[shortest]}, and "
+        f"{longest!r} has {starts[longest]}. An append of another program was interrupted",
+        field="append_dim",
+        value=changes.append_dim,
+        remedy="make them equal first, for instance with resize of zarr-python",
+    )
 
 
 _E = TypeVar("_E", SpecError, PlanError)
@@ -229,6 +308,10 @@ def shown(variables: Mapping[str, _T], told: Any) -> list[tuple[str, str]]:
 
 def _told(plan: Plan) -> str:
     grid, metadata = plan.metadata.grid, plan.metadata
+    if plan.array_region is not None:
+        region = ", ".join(f"{a:,}:{b:,}" for a, b in plan.array_region.bounds)
+        files = f"in {counted(plan.n_shards, 'file')}"
+        return f"[{region}] {metadata.dtype}, {human(plan.raw_nbytes)}; {files}"
     names = metadata.document.get("dimension_names") or ()
     sizes = ", ".join(f"{name} {n:,}" for name, n in zip(names, grid.shape, strict=False))
     what = f"{metadata.dtype}, {human(plan.raw_nbytes)}"

@@ -24,16 +24,12 @@ from dask.delayed import Delayed, delayed
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.datasets.existing import Changes
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
-from shardwrite.datasets.planned import (
-    DatasetPlan,
-    Planned,
-    in_group,
-    planned,
-    shown,
-    store_of,
-)
+from shardwrite.datasets.modes import plans_of
+from shardwrite.datasets.planned import DatasetPlan, Planned, in_group, shown, store_of
 from shardwrite.engines import active_engine
+from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, printable
 from shardwrite.format.node import (
@@ -50,9 +46,9 @@ from shardwrite.place.base import Place, names_above
 from shardwrite.place.target import document_if_there, durability_in, resolve_place
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
-from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.staged import execute_staged, staged_where_read
 
 if TYPE_CHECKING:
     from shardwrite.datasets.keywords import Later, Now
@@ -253,7 +249,7 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     >>> p.variables["t2m"].metadata.grid.shards, p.n_shards
     ((1000, 1000), 4)
     """
-    made = planned(call, store_of(call), active_engine())
+    made, _ = plans_of(call, store_of(call), active_engine())
     return DatasetPlan(
         variables={
             each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
@@ -326,53 +322,65 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     """
     start = time.perf_counter()
     engine, store = active_engine(), store_of(call)
-    made = planned(call, store, engine)
-    groups, jobs = _prepared(call, store, made)
+    made, changes = plans_of(call, store, engine, settles=True)
+    groups = _groups_of(call, store, made)
+    if changes is None:
+        jobs: Sequence[Job] = _new_arrays(call, groups, made)
+        attributes = call.mode == "w"
+    else:
+        jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
     paths = [each.path for each in made.variables]
-    finish = partial(_finished, groups, paths, call.mode, call.durability)
+    attributed = groups if attributes else replace(groups, by_path={})
+    finish = partial(_finished, attributed, paths, call.durability)
     if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         later: Delayed = delayed(finish)(as_delayed(jobs, engine))
         return later
-    results = execute(jobs, engine, call.progress)
+    results = execute_staged(jobs, engine, call.progress)
     return finish(results, time.perf_counter() - start)
 
 
-def _prepared(call: WriteDatasetArguments, store: Any, made: Planned) -> tuple[_Groups, list[Job]]:
-    """The groups of a call, and its jobs, after a look at what stands there."""
-    options = for_new_array(options_from(call, RunOptions))
-    place = resolve_place(store, in_group(call, "") or None)
-    groups = _Groups(
-        place,
+def _groups_of(call: WriteDatasetArguments, store: Any, made: Planned) -> _Groups:
+    """The groups of a call."""
+    return _Groups(
+        resolve_place(store, in_group(call, "") or None),
         {
             path: (resolve_place(store, in_group(call, path) or None), document)
             for path, document in made.groups.items()
         },
     )
-    jobs = [
-        Job(each.source, each.plan, each.target, options)
-        for each in made.variables
-        if each.target is not None
-    ]
-    _check_there(groups, jobs, options.mode)
-    root = jobs[0].target.place.groups[0]
-    documents = _new_groups(groups, root, jobs, call.consolidated)
-    return groups, [replace(job, groups=documents) for job in jobs]
+
+
+def _new_arrays(call: WriteDatasetArguments, groups: _Groups, made: Planned) -> list[Job]:
+    """Jobs that make arrays, after a look at what stands there."""
+    mode = "w" if call.mode == "w" else "w-"
+    options = for_new_array(options_from(call, RunOptions, mode=mode))
+    jobs = [each.job(options) for each in made.variables]
+    _check_there(groups, jobs, mode)
+    documents = _new_groups(groups, jobs[0].target.place.groups[0], jobs, call.consolidated)
+    return [replace(job, groups=documents) for job in jobs]
+
+
+def _updates(
+    call: WriteDatasetArguments, made: Planned, changes: Changes, engine: Engine
+) -> Sequence[Job]:
+    """Jobs that change arrays, as one run."""
+    options = options_from(call, RunOptions, mode="r+", together=True)
+    jobs = [each.job(options) for each in made.variables]
+    return jobs if changes.append_dim is not None else staged_where_read(jobs, engine)
 
 
 def _finished(
     groups: _Groups,
     paths: Sequence[str],
-    mode: str,
     durability: str | None,
     results: WriteResult | Sequence[WriteResult],
     seconds: float | None = None,
 ) -> DatasetResult:
-    """What a call returns after its run; groups get their attributes."""
+    """What a call returns after its run; groups get the attributes that are given for them."""
     each = [results] if isinstance(results, WriteResult) else list(results)
-    if mode == "w":
-        _replace_attributes(groups, durability)
+    _replace_attributes(groups, durability)
     took = max(result.seconds for result in each) if seconds is None else seconds
     return DatasetResult(
         path=groups.place.label,

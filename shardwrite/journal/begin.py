@@ -56,6 +56,7 @@ from shardwrite.place.target import (
     Target,
     check_surroundings,
     check_target,
+    firsts_of,
     refuse_in_place,
 )
 from shardwrite.records import OtherVersionError
@@ -336,8 +337,10 @@ def runs_below(target: Target) -> list[RunDirectory]:
             if record is None or record.together is None:
                 continue
             own = record.together
-            place, beside = target.place.member(own.name), shared.parent / own.state
-            array = Target(place, Path(os.path.normpath(beside)))
+            run_path = Path(os.path.normpath(shared.parent / own.state))
+            update = "" if record.makes_array else run_path.name
+            place = target.place.member(own.name)
+            array = Target(place, run_path, update=update).with_run_path(run_path)
             run = find_run(array)
             if run is not None and run.shared == shared:
                 found.append(run)
@@ -382,10 +385,11 @@ def begin_runs(
       their plans are linked, each of them is looked at again.
     - Returns: for each array its run, and whether that is new.
     """
+    firsts = firsts_of(request.target for request in requests if request.target not in free)
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
         if request.target not in free:
-            check_surroundings(request.target)
+            check_surroundings(request.target, looks_above=request.target in firsts)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]
     for _ in range(_MAX_TRIES):
@@ -407,20 +411,19 @@ def begin_runs(
         new = [request for request in requests if request.target not in begun]
         if not new:
             break
-        for request in new:
-            if request.target not in unseen and not _may_begin(request):
-                break  # another process has begun a run, and what stands there is that run's
-        else:
-            made = _create(new, durability, unseen)
-            if made is None:
-                continue
-            if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
-                _check_alone(made)
-                _confirm_new(made[0])
-                begun |= {one.target: (one, True) for one in made}
-                break
-            # Another run has ended since the target was checked.
-            cancel_begin(made[0], is_claimed=True)
+        seen = [request for request in new if request.target not in unseen]
+        if not _may_begin(seen):
+            continue  # another process has begun a run, and what stands there is that run's
+        made = _create(new, durability, unseen)
+        if made is None:
+            continue
+        if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
+            _check_alone(made)
+            _confirm_new(made[0])
+            begun |= {one.target: (one, True) for one in made}
+            break
+        # Another run has ended since the target was checked.
+        cancel_begin(made[0], is_claimed=True)
     else:
         where = requests[0].target.run_path
         raise JournalError(f"runs begin and end in {where} all the time", path=str(where))
@@ -449,15 +452,20 @@ def _starts_over(found: RunDirectory, intent: Intent, names: Collection[str]) ->
     return True
 
 
-def _may_begin(request: Request) -> bool:
+def _may_begin(requests: Sequence[Request]) -> bool:
     """Whether a run may begin; False if another process has just begun one."""
-    try:
-        check_target(request.target, request.intent.mode)
-        _check_groups(request.target, request.intent)
-    except SpecError:
-        if tidied_run(request.target) is None:
-            raise
-        return False
+    firsts = firsts_of(request.target for request in requests)
+    changing = firsts_of(r.target for r in requests if _changes_groups(r.intent))
+    for request in requests:
+        target, is_first = request.target, request.target in firsts
+        try:
+            check_target(target, request.intent.mode, looks_above=is_first)
+            if target in changing:
+                check_groups_above(target.place)
+        except SpecError:
+            if tidied_run(target) is None:
+                raise
+            return False
     return True
 
 
@@ -560,6 +568,7 @@ def _runs_of(
             run=name,
             replaces=replaces,
             aside=request.keeps_old and replaces and target.is_published,
+            length=_length_before(request) if len(requests) > 1 else None,
             durability=durability,
             begun_by=begun_by,
             document_crc32c=crc32c(document),
@@ -572,6 +581,13 @@ def _runs_of(
         return RunDirectory(target, record, begun_with=own)
 
     return list(itertools.starmap(run_of, enumerate(requests)))
+
+
+def _length_before(request: Request) -> int | None:
+    """Length of the array along the axis of an append."""
+    identity = request.intent.identity
+    shape = None if identity.append_axis is None else request.target.shape_if_there
+    return None if shape is None else shape[identity.append_axis or 0]
 
 
 def _together(target: Target, number: int, n_arrays: int, n_shards: int) -> Together:
@@ -742,11 +758,10 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     )
 
 
-def _check_groups(target: Target, intent: Intent) -> None:
-    """Check that the groups above can be changed, if the run changes what they list."""
+def _changes_groups(intent: Intent) -> bool:
+    """Whether a run changes what groups above list of its array."""
     identity = intent.identity
-    if intent.makes_array or identity.append_axis is not None or identity.stream:
-        check_groups_above(target.place)
+    return intent.makes_array or identity.append_axis is not None or identity.stream
 
 
 def same_source_remedy(changed: Sequence[str]) -> str:

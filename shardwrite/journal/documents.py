@@ -37,7 +37,7 @@ from shardwrite.format.node import (
 )
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, document_of
+from shardwrite.place.target import Target, document_if_there, document_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import state_beside
 from shardwrite.stores.looking import is_there, parse_document
@@ -102,13 +102,52 @@ def enter_above(
     run_dir: Path | None = None,
 ) -> None:
     """Enter the nodes of a tree into the consolidated metadata of all groups above it."""
+    consolidate(place, nodes, _putting(durability, run_dir))
+
+
+def _putting(durability: str, run_dir: Path | None) -> Put:
+    """A function that writes documents of groups, in the name of no run."""
 
     def put(group: Place, old: bytes | None, new: Document) -> bool:
         attempt = f"{_LISTING}.{uuid.uuid4().hex}"
         with contextlib.nullcontext() if run_dir is None else alone_in_store(group, run_dir):
             return replace_document(group, old, new, durability, attempt)
 
-    consolidate(place, nodes, put)
+    return put
+
+
+def list_again(targets: Sequence[Target], put: Put) -> None:
+    """Have all groups above some arrays list these as they are now, in one change of each group.
+
+    The innermost groups come first. Documents of arrays are read after that of a group. So if
+    another process enters a newer one meanwhile, that is not replaced by an older one.
+    """
+    siblings: dict[object, list[Place]] = {}
+    for target in targets:
+        siblings.setdefault(target.above or target, []).append(target.place)
+    inside: dict[str, tuple[Place, list[Place]]] = {}
+    for places in siblings.values():
+        for group in places[0].groups_above():
+            inside.setdefault(group.label, (group, []))[1].extend(places)
+
+    def enter(group: Place, metadata: Document) -> bool:
+        listed = metadata["consolidated_metadata"]["metadata"]
+        there = {place.name_in(group): document_if_there(place) for place in inside[group.label][1]}
+        new = {name: node for name, node in there.items() if node and listed.get(name) != node}
+        for name, node in new.items():
+            add_member(metadata, name, node, partial(_document_in, group))
+        return bool(new)
+
+    for group, _ in sorted(inside.values(), key=lambda pair: len(pair[0].label), reverse=True):
+        _change_group(group, enter, put)
+
+
+def list_finished(targets: Sequence[Target], durability: str, run_dir: Path) -> None:
+    """Have all groups above list some arrays that were finished before; see `list_again`.
+
+    Another program, or an older version of this one, may have left them out.
+    """
+    list_again(targets, _putting(durability, run_dir))
 
 
 def withdraw(
@@ -145,20 +184,31 @@ def _change_above(place: Place, change: Callable[[Place, Document], bool], put: 
     """
     is_listed = False
     for group in place.groups_above():
-        for n_tries in itertools.count(1):
-            data = group.read(DOCUMENT)
-            metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
-            if kind_of_document(metadata) != "group":
-                return is_listed
-            has_list = has_consolidated(metadata, group)
-            is_listed |= has_list
-            if not has_list or not change(group, metadata):
-                _discard_claim(group)
-                break
-            if put(group, data, metadata):
-                break
-            wait_for_others(group, n_tries)
+        has_list = _change_group(group, change, put)
+        if has_list is None:
+            break
+        is_listed |= has_list
     return is_listed
+
+
+def _change_group(group: Place, change: Callable[[Place, Document], bool], put: Put) -> bool | None:
+    """Change the document of a group, and say whether it has consolidated metadata.
+
+    Nothing is done, and None returned, if no group stands there.
+    """
+    for n_tries in itertools.count(1):
+        data = group.read(DOCUMENT)
+        metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
+        if kind_of_document(metadata) != "group":
+            return None
+        has_list = has_consolidated(metadata, group)
+        if not has_list or not change(group, metadata):
+            _discard_claim(group)
+            return has_list
+        if put(group, data, metadata):
+            return True
+        wait_for_others(group, n_tries)
+    raise AssertionError("unreachable")
 
 
 def check_groups_above(place: Place) -> None:

@@ -32,7 +32,7 @@ from shardwrite.journal.begin import (
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.journal.takeover import cancel_begin, discard_run, refuse_consuming
+from shardwrite.journal.takeover import TAKEN, cancel_begin, discard_run, refuse_consuming
 from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.plan.identity import Bounds, Identity, ShardWindow
@@ -213,6 +213,17 @@ def _is_passing(run: RunDirectory) -> bool:
     return run.record.identity.stream or run.record.identity.salvage
 
 
+def settle_given_up(target: Target) -> None:
+    """Finish what is left of updates of an array that were given up.
+
+    - Raises UntrustedStateError if the run state beside the array is not trusted.
+    """
+    for other in target.others:
+        record = record_of(other)
+        if record is not None and RunDirectory(other, record).is_in(TAKEN):
+            tidied_run(other)
+
+
 def give_up_passing(target: Target) -> None:
     """Give up the streams and salvages on an array whose processes are dead.
 
@@ -380,12 +391,12 @@ def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     """
     for other in target.others:
         record = record_of(other) if other.update else None
-        if record is None or is_there(other.run_path / f"taken-{record.run}"):
+        run = None if record is None else RunDirectory(other, record)
+        if run is None or run.is_in(TAKEN):
             continue
-        run = RunDirectory(other, record)
         if is_there(run.path) and has_lost_array(run):
             continue
-        identity = record.identity
+        identity = run.record.identity
         if identity.append_axis == axis and identity.source == source:
             return identity.region
     return None

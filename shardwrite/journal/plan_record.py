@@ -138,6 +138,8 @@ class RunRecord(Intent):
     together: Together | None = None  # None if the run writes one array
     # Whether the new array is built in the directory of the run, and the old one stays until then
     aside: bool = False
+    # Length of the array along the axis of an append when a run on several arrays began; else None
+    length: int | None = None
 
     @classmethod
     def begun(
@@ -152,6 +154,7 @@ class RunRecord(Intent):
         run: str = "",
         together: Together | None = None,
         aside: bool = False,
+        length: int | None = None,
     ) -> RunRecord:
         """Make the record of a run that begins, under a name of its own."""
         return cls(
@@ -164,6 +167,7 @@ class RunRecord(Intent):
             array=array,
             together=together,
             aside=aside,
+            length=length,
         )
 
     def to_dict(self) -> dict[str, JSON]:

@@ -65,6 +65,7 @@ from shardwrite.journal.documents import (
     alone_in_store,
     consolidate,
     dump,
+    list_again,
     replace_document,
     wait_for_others,
     withdraw,
@@ -252,9 +253,9 @@ class RunDirectory:
         if record is None or record.together is None:
             return None
         other = record.together
-        beside = Path(os.path.normpath(self.shared.parent / other.state))
         place = self.target.place.sibling(own.name, other.name)
-        target = replace(self.target, place=place, beside=beside)
+        run_path = Path(os.path.normpath(self.shared.parent / other.state))
+        target = replace(self.target, place=place).with_run_path(run_path)
         require_trusted_run(target, self.shared, str(number), [str(number)])
         return replace(self, target=target, record=record, view=None)
 
@@ -497,10 +498,19 @@ class RunDirectory:
         elif not is_there(self.path):
             raise RunEndedError("another process has ended this run", path=str(self.path))
 
+    @property
+    def is_listed_with_others(self) -> bool:
+        """Whether groups above list the array when the run has changed others, too; `list_again`.
+
+        Readers of such a group see the new length of all of them, or the old one.
+        """
+        return self.record.together is not None and not self.makes_array
+
     def change(self, make: DocumentChange, durability: str, driver: str) -> None:
-        """Change the array's document, unless it stays the same.
+        """Change the array's document, unless it stays the same, and that in groups above.
 
         Changes that others make meanwhile are kept. The caller holds the claim of `ending`.
+        Groups are left to the caller if the array `is_listed_with_others`.
 
         - `make`: returns the new document, given the one that is there. It may be called more than
           once.
@@ -518,6 +528,8 @@ class RunDirectory:
             if is_same or self._replace(place, data, document, durability, driver):
                 break
             wait_for_others(place, n_tries)
+        if self.is_listed_with_others:
+            return
         # A process that was killed may have left the groups above as they were.
         identity = self.record.identity
         may_grow = identity.append_axis is not None or identity.stream
@@ -546,6 +558,10 @@ class RunDirectory:
         """
         put = partial(self._replace, durability=durability, driver=driver)
         consolidate(self.target.place, {"": document}.copy, put, others)
+
+    def list_again(self, targets: Sequence[Target], durability: str, driver: str) -> None:
+        """Have all groups above list arrays of the run as they are now; see `documents`."""
+        list_again(targets, partial(self._replace, durability=durability, driver=driver))
 
     def withdraw(
         self,

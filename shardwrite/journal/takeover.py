@@ -27,6 +27,8 @@ Each step can be repeated. After a crash, the next process finds the directory a
 *Elements beyond the shape.* An append or a stream writes shards first, and enlarges the shape
 afterwards. If it is given up in between, elements that it has written lie beyond the shape. They
 would appear as values of the array as soon as something else makes it larger. So they are cleared.
+An append to several arrays may have enlarged some of them when it is given up. All of them get
+their old shape back first.
 
 *The manifest.* Keys of chunks are added to it before a run commits, and removed when the run ends
 or is given up. Each change is made under the lock of the array's document. So the list names all
@@ -58,7 +60,7 @@ from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, St
 from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.node import DOCUMENT, has_manifest
+from shardwrite.format.node import DOCUMENT, has_manifest, with_shape
 from shardwrite.format.order import place
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
@@ -510,9 +512,11 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             if given_up:
                 told = f"an unfinished run is given up: {over.target.label}"
                 tell(TAKEOVERS, logging.INFO, told, run=over.shared)
-            for one in given_up:
-                if (metadata := left.get(one.number)) is not None:
-                    _leave(one, metadata, one.store)
+            unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
+            _shrink(unsettled)
+            for one in unsettled:
+                _leave(one, left[one.number], one.store)
+            _list_together(unsettled)
             if any(one.record.replaces for one in outputs) or len(outputs) > 1:
                 # Whoever comes late finds no path by which it could move an old array again.
                 ended = replace(over, state=ENDED)
@@ -724,6 +728,46 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
         over.target.place.take_away(over)
     if over.record.replaces:
         _list_again(over)
+
+
+def _may_have_changed(over: RunDirectory) -> bool:
+    """Whether a run may have changed an array; it changes none before it has claimed all of them.
+
+    An array that was to be made is set aside in any case.
+    """
+    is_claimed = run_in(over.target.run_path / "plan.json") == over.run
+    return not over.is_listed_with_others or is_claimed
+
+
+def _shrink(outputs: Sequence[RunDirectory]) -> None:
+    """Give arrays the length back that they had before an append to several of them.
+
+    An array that has grown further since then keeps its length.
+    """
+    for one in outputs:
+        if one.record.length is not None and not one.record.identity.stream:
+            with one.ending():
+                one.change(partial(_before_append, one), one.target.durability(), one.run)
+    _list_together(outputs)
+
+
+def _before_append(over: RunDirectory, document: Document) -> Document:
+    """Document of an array without the elements that an append has added."""
+    identity, shape = over.record.identity, list(document["shape"])
+    axis, length = identity.append_axis or 0, over.record.length
+    region = identity.region or ()
+    if length is None or len(region) != len(shape) or shape[axis] != region[axis][1]:
+        return document
+    shape[axis] = min(length, shape[axis])
+    return document if shape == document["shape"] else with_shape(document, shape)
+
+
+def _list_together(outputs: Sequence[RunDirectory]) -> None:
+    """Have groups list arrays that they list together, if a run was to update several."""
+    together = [one for one in outputs if one.is_listed_with_others]
+    if together:
+        targets = [one.target for one in together]
+        together[0].list_again(targets, targets[0].durability(), together[0].run)
 
 
 def _list_again(over: RunDirectory) -> None:

@@ -243,7 +243,7 @@ def recover(call: RecoverArguments) -> Recovery:
         is_marked = into.place != target.place  # as long as the run has not ended
         job = Job(source, plan, into, options_from(call, RunOptions, mode="w-"))
         if not call.dry_run and not is_marked:
-            result = finished(job)
+            result = finished([job])[0]
             if result is not None:
                 n = result.n_shards + result.n_empty_shards
                 return Recovery(path=target.label, n_shards=n, n_good=n, result=result)

@@ -14,6 +14,7 @@ from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError
+from shardwrite.format.node import kind_of_document
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
 from shardwrite.journal.rundir import RunDirectory, holding, located, refuse_unfinished
@@ -26,13 +27,20 @@ from shardwrite.operations.keywords import (
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import RunArguments, names, options_from
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, abandon_in_place, resolve_target, target_via
+from shardwrite.place.target import (
+    Target,
+    abandon_in_place,
+    resolve_place,
+    resolve_target,
+    target_at,
+    target_via,
+)
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_region
 from shardwrite.plan.plan import Plan
 from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at, open_sharded
-from shardwrite.read.hierarchy import Hierarchy
+from shardwrite.read.hierarchy import Hierarchy, documents_below
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.job import Job, RunOptions, target_of_update
@@ -44,6 +52,7 @@ from shardwrite.seams import all_of
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
+    from shardwrite.place.objects import InStore
 
 
 @taking(PlanRegionArguments)
@@ -198,7 +207,11 @@ def region_job(
 def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     """Give up the interrupted updates and repairs of an array, its replacement or conversion.
 
+    Of a group, the updates of all arrays in it are given up.
+
     - Each shard of an update or a repair stays as it is, old or new.
+    - Updates of several arrays by one call of :func:`write_dataset` are given up together. If it
+      was an append, all arrays get the length back that they had before.
     - If a call with ``mode="w"`` is given up, the old array is put back, as it was. If it replaces
       several arrays, and one of them is new already, the others become new, too.
     - A run that makes any other array is not given up: repeat its call to finish it.
@@ -234,6 +247,8 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     is_given_up = abandon_in_place(target) or abandon_of_wings(target, call.run_dir)
     if is_given_up and target.place.kind() != "array":
         return []  # otherwise something else may be left beside the array
+    if target.place.kind() == "group":
+        return _abandon_in(resolve_place(call.store, call.name), call.run_dir)
     target = located(target)
     with holding(target):
         whole = tidied_run(target)
@@ -246,6 +261,24 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
         for run in runs:
             give_up(run)
     return regions
+
+
+def _abandon_in(group: Directory | InStore, run_dir: Any) -> list[tuple[tuple[int, int], ...]]:
+    """Give up the updates of all arrays in a group."""
+    regions = []
+    for target in targets_in(group, run_dir):
+        with holding(target):
+            for run in tidied_neighbours(target):
+                regions += [region_of(each) for each in run.outputs()]
+                give_up(run)
+    return regions
+
+
+def targets_in(group: Directory | InStore, run_dir: Any) -> list[Target]:
+    """The arrays that lie in a group."""
+    below = documents_below(group)
+    names = [name for name, document in below.items() if kind_of_document(document) == "array"]
+    return [located(target_at(group.member(name), run_dir)) for name in names]
 
 
 def abandon_of_wings(target: Target, run_dir: Any) -> bool:

@@ -308,6 +308,7 @@ def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: 
         strategy=FixedOrder(),
         store=target.store,
         run_path=str(directory.shared),
+        claims=str(directory.path),
         parts=str(directory.parts(driver)),
         driver=driver,
         durability=target.durability(),

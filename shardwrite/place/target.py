@@ -166,6 +166,12 @@ class Target:
         """Directory of the run state; for an update, a directory in that of the array."""
         return self.beside / UPDATES / self.update if self.update else self.beside
 
+    def with_run_path(self, path: Path) -> Target:
+        """The target, with another directory for the run state of the same kind."""
+        if not self.update:
+            return replace(self, beside=path)
+        return replace(self, beside=path.parent.parent, update=path.name)
+
     @property
     def home(self) -> Path | None:
         """Directory for runs that write several arrays of the hierarchy; None if there is none.
@@ -174,7 +180,7 @@ class Target:
         lies in a bucket, it lies inside an array, where no reader looks for one either.
         """
         top = self.top
-        if top is None or not self.name or self.update:
+        if top is None or not self.name or (self.update and self.state is not None):
             return None
         if self.state is not None:
             return self.state.directory / TOGETHER
@@ -661,11 +667,22 @@ REPLACE = 'give mode="w" to replace it'
 """Remedy where an array exists."""
 
 
-def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> None:
+def firsts_of(targets: Iterable[Target]) -> frozenset[Target]:
+    """The first of some arrays in each group. What lies above the others is the same."""
+    found: dict[object, Target] = {}
+    for target in targets:
+        found.setdefault(target.above or target, target)
+    return frozenset(found.values())
+
+
+def check_target(
+    target: Target, mode: str, remedy_if_there: str = REPLACE, *, looks_above: bool = True
+) -> None:
     """Check that nothing stands in an array's place that must not be overwritten.
 
     - `mode`: see :func:`shardwrite.to_sharded_zarr`.
     - `remedy_if_there`: what can be done where an array exists. Not every operation can replace it.
+    - `looks_above`: whether to check what lies above, too.
     """
     kind = target.place.kind()
     if kind == "array" and mode == "w-" and not target.recovers:
@@ -683,7 +700,9 @@ def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> N
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
     if mode != "r+":
-        _check_nesting(target.place)
+        if looks_above:
+            check_around(target.place)
+        _check_inside(target.place)
 
 
 def refuse_kept(target: Target) -> None:
@@ -703,9 +722,8 @@ def refuse_kept(target: Target) -> None:
         )
 
 
-def _check_nesting(place: Place) -> None:
-    """Refuse an array inside another one, and the replacement of one that contains a node."""
-    check_around(place)
+def _check_inside(place: Place) -> None:
+    """Refuse the replacement of an array that contains a node."""
     inside = place.node_inside()
     if inside is not None:
         remedy = "move that away, or give another path"
@@ -741,10 +759,10 @@ def warn_of_v2(target: Target) -> None:
             return
 
 
-def check_surroundings(target: Target) -> None:
+def check_surroundings(target: Target, *, looks_above: bool = True) -> None:
     """Check that a place can hold an array, whatever stands there now."""
     place = target.place
-    for group in place.nodes_above:
+    for group in place.nodes_above if looks_above else ():
         kind = group.kind_for_group()
         if kind == "other" and target.recovers and _has_no_files(group):
             continue  # the run whose state is lost was to make the group at its end

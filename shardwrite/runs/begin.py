@@ -45,11 +45,12 @@ from shardwrite.place.target import (
     check_around,
     check_surroundings,
     check_target,
+    firsts_of,
     refuse_kept,
     warn_of_v2,
     ways_to,
 )
-from shardwrite.plan.plan import Part
+from shardwrite.plan.plan import Part, Plan
 from shardwrite.runs.array_plan import BY_CHUNKS, waiting
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
@@ -135,14 +136,14 @@ def begin(
         from shardwrite.runs.reads import check_not_read  # of arrays that change
 
         check_not_read(jobs)
-    above = set[object]()
+    first_free = firsts_of(job.target for job in jobs if job.target in free)
+    firsts = firsts_of(job.target for job in jobs if job.target not in free)
     for job in jobs:
         if job.target not in free:
-            check_surroundings(job.target)
-            check_place(job)
-        elif job.target.above is None or job.target.above not in above:
+            check_surroundings(job.target, looks_above=job.target in firsts)
+            check_place(job, looks_above=job.target in firsts)
+        elif job.target in first_free:
             _check_above(job.target)
-            above.add(job.target.above)
     there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:
@@ -283,11 +284,33 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
     for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
-        home = job.target.home if job.makes_array else None
+        home = job.target.home if job.makes_array or _is_together(job) else None
         is_alone = home is None or not can_be_made(home)
-        key = job.target if is_alone else (home, way, job.options.restart, job.durability)
+        if is_alone and _is_together(job) and job.plan.append_axis is not None and len(jobs) > 1:
+            raise _no_common_run(job)
+        how = way, job.options.restart, job.durability, job.makes_array
+        key = job.target if is_alone else (home, how)
         runs.setdefault(key, []).append(job)
     return list(runs.values())
+
+
+def _is_together(job: Job) -> bool:
+    """Whether an update is one run with others; those that keep their values have runs apart."""
+    return job.options.together and job.plan.staged_with is None
+
+
+def _no_common_run(job: Job) -> SpecError:
+    """Error of appends that could only have runs apart, one of which may end without the others."""
+    in_store = job.target.in_store
+    return SpecError(
+        "an append to several arrays is one run, whose state needs a directory beside the root of "
+        "their store",
+        field="run_dir" if in_store else "store",
+        value=None if in_store else job.target.label,
+        remedy="give a directory that all processes of the run see"
+        if in_store
+        else "ask for the right to write there",
+    )
 
 
 def _can_be_made(directory: Path) -> bool:
@@ -509,7 +532,7 @@ def _shards(job: Job) -> Box:
     return Box(first, tuple(a + n for a, n in zip(first, counts, strict=True)))
 
 
-def check_place(job: Job) -> None:
+def check_place(job: Job, *, looks_above: bool = True) -> None:
     """Refuse to write where something stands that must not be overwritten.
 
     The shards of a run that has not ended look like files of somebody else. Another process may
@@ -520,13 +543,14 @@ def check_place(job: Job) -> None:
         return
     try:
         refuse_another(job)
-        check_target(job.target, job.options.mode, job.options.remedy_if_there)
+        mode, remedy = job.options.mode, job.options.remedy_if_there
+        check_target(job.target, mode, remedy, looks_above=looks_above)
         if job.options.mode == "w" and not why_kept(job.plan.metadata.document):
             refuse_kept(job.target)
     except SpecError:
         if not _is_begun(job):
             raise
-    if job.makes_array:
+    if job.makes_array and looks_above:
         warn_of_v2(job.target)
 
 
@@ -598,7 +622,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
         region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)
     ]
     # The array may have grown by an earlier attempt at this append itself.
-    is_known = not is_new or job.options.restart or _was_left(job)
+    is_known = not is_new or job.options.restart or was_left(job.target, job.plan)
     if found != before and not (found == planned and is_known):
         if is_new:
             cancel_begin(directory, is_claimed=True)
@@ -609,9 +633,9 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
         )
 
 
-def _was_left(job: Job) -> bool:
-    """Whether the receipt has this update."""
-    receipt, intent = read_receipt(job.target), intent_of(job.plan, job.options.mode)
+def was_left(target: Target, plan: Plan) -> bool:
+    """Whether the receipt of an array has this update."""
+    receipt, intent = read_receipt(target), intent_of(plan, "r+")
     return receipt is not None and receipt.update(intent.digest, intent.identity) is not None
 
 

@@ -112,7 +112,7 @@ def _ended(todo: _Kept, path: str) -> list[WriteResult]:
 
     - Raises RunEndedError if one of them has not written its plan: another run has taken its place.
     """
-    found = [finished(session.job, session.directory.run) for session in todo.sessions]
+    found = [finished([each.job], each.directory.run)[0] for each in todo.sessions]
     if None in found:
         raise RunEndedError("this run has ended, or another has taken its place", path=path)
     return filled_in(todo.before, [result for result in found if result is not None])

@@ -134,7 +134,7 @@ class Run:
         - Raises WorkersLostError if workers died while they ran tasks, or the cluster was lost.
         """
         start = time.perf_counter()
-        joins = mode in ("part", "join", "end")
+        joins, looks_before = mode in ("part", "join", "end"), mode in ("write", "later", "prepare")
         total = sum((job.part or job.plan).raw_nbytes + job.plan.kept_nbytes for job in jobs)
         with contextlib.ExitStack() as stack:
             on_report = stack.enter_context(reporting(progress, total))
@@ -145,8 +145,12 @@ class Run:
             free = (
                 frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
             )
+            looked = [job for job in jobs if job.target not in free] if looks_before else []
+            ended = dict(zip((job.target for job in looked), finished(looked), strict=True))
             before = [
-                None if job.target in free else _finished_before(job, jobs, engine, on_report, mode)
+                None
+                if (result := ended.get(job.target)) is None
+                else _checked(job, jobs, result, engine, on_report, mode)
                 for job in jobs
             ]
             before = list(with_others_staged(jobs, before))
@@ -266,7 +270,7 @@ def execute(
             joined = run_at(path)
             # Another process may have written the same plan, and finished first.
             jobs = _accepted(jobs, "write")
-            ended = with_others_staged(jobs, [finished(job, joined) for job in jobs])
+            ended = with_others_staged(jobs, finished(jobs, joined))
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
             if len(left) == len(jobs):
                 raise
@@ -284,12 +288,16 @@ def _accepted(jobs: Sequence[Job], mode: Mode) -> Sequence[Job]:
     return [accepted(job) for job in jobs]
 
 
-def _finished_before(
-    job: Job, jobs: Sequence[Job], engine: Engine, on_report: OnReport, mode: Mode
+def _checked(
+    job: Job,
+    jobs: Sequence[Job],
+    result: WriteResult,
+    engine: Engine,
+    on_report: OnReport,
+    mode: Mode,
 ) -> WriteResult | None:
-    """The result of one of some jobs, if it was finished before; see `Mode`."""
-    result = finished(job) if mode in ("write", "later", "prepare") else None
-    if result is None or mode == "later":
+    """The result of one of some jobs that was finished before, after the looks of `Mode`."""
+    if mode == "later":
         return result
     from shardwrite.runs.kept import check_finished_array, check_kept  # of arrays that are there
 

@@ -64,6 +64,9 @@ class RunOptions(RunKeywords):
     drop_hdf5: bool = False  # shards that are files of another format may become plain shards
     # Whether an array that is replaced stays until the new one is whole, where that is possible
     keeps_old: bool = True
+    # Whether updates of several arrays of a hierarchy are one run: they are published one after the
+    # other when all are whole, then listed by groups at once, and only given up together
+    together: bool = False
     # What a user can do where an array exists. Not every operation can replace it.
     remedy_if_there: str = REPLACE
 

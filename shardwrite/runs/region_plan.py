@@ -139,6 +139,7 @@ class Where:
     region: Any  # the region in array coordinates, or `APPEND` to append the source along an axis
     axis: int = 0  # axis of an append; without an append it is ignored
     casting: str = "safe"  # rule of numpy by which the source may be cast to the array's dtype
+    start: int | None = None  # where an append begins; by default at the end of the array
 
 
 def region_plan(
@@ -175,7 +176,7 @@ def region_plan(
                 remedy=f'give slices, or "{APPEND}" and an axis',
             )
         axis = check_axis(where.axis, metadata.grid.ndim)
-        box = _appended(target, metadata.grid.shape, source.shape, axis, layout)
+        box = _appended(target, metadata.grid.shape, source.shape, axis, layout, where.start)
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
@@ -313,17 +314,25 @@ def check_axis(axis: int, ndim: int) -> int:
     return int(axis) % ndim
 
 
-def _appended(target: Target, shape: Shape, given: Shape, axis: int, source: SourceLayout) -> Box:
+def _appended(
+    target: Target,
+    shape: Shape,
+    given: Shape,
+    axis: int,
+    source: SourceLayout,
+    begins: int | None,
+) -> Box:
     """Region of an append.
 
-    It begins at the end of the array. If the same append was begun before and is not finished, its
-    region is returned instead. With a `source_id`, this holds for a finished append,
-    too.
+    It begins at the end of the array, or where it is told to. If the same append was begun before
+    and is not finished, its region is returned instead. With a `source_id`, this holds for a
+    finished append, too.
     """
-    found = unfinished_append(target, source.identity, axis)
+    found = None if begins is not None else unfinished_append(target, source.identity, axis)
     if found is not None and len(found) == len(shape) and found[axis][0] > shape[axis]:
         found = None  # another program has cut off the slices before it
-    receipt = read_receipt(target) if found is None and source.is_stable else None
+    is_named = source.is_stable and begins is None
+    receipt = read_receipt(target) if found is None and is_named else None
     for update in reversed(receipt.updates if receipt is not None else ()):
         known = update.identity
         if update.given_up or update.is_cut_off(shape):  # cut off by another program
@@ -350,8 +359,9 @@ def _appended(target: Target, shape: Shape, given: Shape, axis: int, source: Sou
             value=given,
             remedy=f"give an array of shape {wanted}",
         )
-    start = tuple(n if i == axis else 0 for i, n in enumerate(shape))
-    return Box(start, tuple(n + given[axis] if i == axis else n for i, n in enumerate(shape)))
+    first = shape[axis] if begins is None else begins
+    start = tuple(first if i == axis else 0 for i in range(len(shape)))
+    return Box(start, tuple(first + given[axis] if i == axis else n for i, n in enumerate(shape)))
 
 
 def _with_margins(

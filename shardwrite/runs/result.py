@@ -14,7 +14,7 @@ from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, 
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import without_keys
 from shardwrite.journal.begin import differences, interrupted_end, same_source_remedy, tidied_run
-from shardwrite.journal.documents import enter_above
+from shardwrite.journal.documents import list_finished
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.receipt import Contents, Receipt, UpdateEntry, changed_region, read_receipt
@@ -451,26 +451,27 @@ def unreadable(
     return CorruptShardError(message, **errors[0].fields)
 
 
-def finished(job: Job, joined: str = "") -> WriteResult | None:
+def finished(jobs: Sequence[Job], joined: str = "") -> list[WriteResult | None]:
+    """For each job, the result of an ended run of the same plan; None if the job must be run.
+
+    Groups above with consolidated metadata list the arrays of these runs then.
+    """
+    results = [_finished(job, joined) for job in jobs]
+    ended = [job for job, result in zip(jobs, results, strict=True) if result is not None]
+    if ended:
+        targets = [job.target for job in ended]
+        list_finished(targets, ended[0].durability, targets[0].beside.parent)
+    return results
+
+
+def _finished(job: Job, joined: str) -> WriteResult | None:
     """The result of an ended run of the same plan; None if the job must be run.
 
-    An interrupted end of a run is completed first. Groups above with consolidated metadata list the
-    array then. The array must still be as the run left it. In
+    An interrupted end of a run is completed first. The array must still be as the run left it. In
     mode ``"w"`` and for an update, the result counts only if the source has a `source_id`, or the
     run is the one that was just completed or joined. Shards that somebody has removed since then
     are noticed: the array is then replaced in mode ``"w"``, and else an error names them.
     """
-    result = _finished(job, joined)
-    if result is not None:
-        target = job.target
-        # Another program, or an older version of this one, may have left it out.
-        enter_above(
-            target.place, lambda: {"": target.document}, job.durability, target.beside.parent
-        )
-    return result
-
-
-def _finished(job: Job, joined: str) -> WriteResult | None:
     check_beside(job.target)
     ending = interrupted_end(job.target) or joined
     tidy(job.target)

@@ -233,6 +233,7 @@ class Session:
             strategy=plan.strategy,
             store=self.writes_in.store,
             run_path=str(self.work_path),
+            claims=str(self.directory.path),
             parts=str(self._parts),
             driver=self.driver,
             output=self.directory.number,
@@ -326,7 +327,8 @@ class Session:
         if box is None:
             return ""
         bounds = box.shift(tuple(-o for o in plan.origin)).bounds
-        return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
+        array = f" of {self.job.target.name}" if self.directory.record.together else ""
+        return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]{array}"
 
     def enter(self, report: GroupReport) -> None:
         """Enter the report of a task, and remove the part files that it does not need any more."""
@@ -546,6 +548,12 @@ class Session:
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
             self.directory.leave(receipt, self.job.durability, self.driver, report)
+
+    def list_again(self, others: Sequence[Session]) -> None:
+        """Have groups list the arrays of some updates of the run as they are now."""
+        targets = [session.job.target for session in others]
+        with self._publishing():
+            self.directory.list_again(targets, self.job.durability, self.driver)
 
     @property
     def siblings(self) -> object:
@@ -853,24 +861,32 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     """
     new: list[tuple[Session, Document]] = []
     aside: list[tuple[Session, Document]] = []
+    together: dict[Path, list[Session]] = {}
     of_session = dict(zip(sessions, results, strict=True))
     for session, result in of_session.items():
         is_aside = session.directory.record.aside
         with session.ending():
             document = session.publish()
-            if document is None or is_aside:
+            if document is None and session.directory.is_listed_with_others:
+                together.setdefault(session.directory.shared, []).append(session)
+            elif document is None or is_aside:
                 session.leave(result)
         if document is not None:
             (aside if is_aside else new).append((session, document))
+    for updates in together.values():
+        updates[0].list_again(updates)
+        for session in updates:
+            with session.ending():
+                session.leave(of_session[session])
     _publish_groups(new)
     for session, _ in new:
         session.leave(of_session[session])
     if len(aside) > 1:
         for session, _ in aside:
             session.close()
-    for together in _by_groups(aside):
-        places = [session.job.target.place for session, _ in together]
-        for session, _ in together:
+    for replaced in _by_groups(aside):
+        places = [session.job.target.place for session, _ in replaced]
+        for session, _ in replaced:
             session.hand_over(places)
     _publish_groups(aside)
 

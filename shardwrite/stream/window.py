@@ -269,6 +269,7 @@ class Window:
             strategy=strategy,
             store=target.store,
             run_path=str(directory.shared),
+            claims=str(directory.path),
             parts=str(directory.parts(driver)),
             driver=driver,
             durability=durability,

@@ -349,7 +349,7 @@ def write_scattered(
     job = Job(NoChunks(), plan, scale, spool.options)
     raw_nbytes = spool.plan.raw_nbytes
     with holding(scale), reporting(progress, raw_nbytes + plan.raw_nbytes) as on_report:
-        result = finished(job)
+        result = finished([job])[0]
         found = FinishedArray() if result is None else check_finished_array(job, result, engine)
         if found.result is not None and found.good_shards is None:
             tell_found(on_report, raw_nbytes + plan.raw_nbytes)
@@ -576,7 +576,7 @@ def prepare_scattered(
         raise TypeError("it was checked that this is a scale, and how it is gathered")
     gathering = replace(job, source=NoChunks(is_encoded=True), plan=plan, target=targets.scale)
     with holding(targets.scale):
-        if finished(gathering) is not None:
+        if finished([gathering])[0] is not None:
             check_kept(targets.scale, engine)
             return
         # What is in the way is refused before anything is begun.

@@ -111,6 +111,7 @@ class WriteSpec:
     strategy: Strategy  # the write strategy, which decides where encoded inner chunks go
     store: Store  # the store, rooted at the array
     run_path: str  # directory of the run. If it is gone, nothing may be committed.
+    claims: str  # directory for claims on shards that are changed in place
     parts: str  # directory for part files
     driver: str  # name of the driver for which tasks run. The names of temporaries begin with it.
     output: int = 0  # number of the array among those of the run

@@ -212,7 +212,7 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
         if spec.strategy.in_place:
             from shardwrite.journal.undo import recover_shard, shard_claim  # in place
 
-            claim = stack.enter_context(shard_claim(spec.run_path, key))
+            claim = stack.enter_context(shard_claim(spec.claims, key))
             recover_shard(claim, spec.store, spec.metadata)
         old = open_shard(spec.metadata, spec.store, index)
         if old is not None:

@@ -89,3 +89,30 @@ def test_requests_of_one_more_variable(moto_server, environment, url):
     puts = [methods.index("PUT") for methods in of_root]
     assert [methods.count("PUT") for methods in of_root] == [1, 1]
     assert len(of_root[0]) - puts[0] == len(of_root[1]) - puts[1]
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+def test_it_is_appended_to_and_written_into_a_region(service, url, tmp_path):
+    """An append needs a directory for the state of its one run."""
+    old, new = dataset(title="it"), dataset(32, title="it").assign_coords(t=np.arange(32) * 2 + 64)
+    write(old, url)
+    keys = service.keys_of(url)
+    with pytest.raises(shardwrite.SpecError, match=r"run_dir=None.*is one run.*give a directory"):
+        new.shardwrite.to_zarr(url, append_dim="t")
+    assert service.keys_of(url) == keys
+    how = {"append_dim": "t", "run_dir": tmp_path}
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(KeyboardInterrupt):
+            new.shardwrite.to_zarr(url, **how)
+    check(service, url, old)
+    assert new.shardwrite.to_zarr(url, **how).n_resumed_shards > 0
+    both = xr.concat([old, new], "t").compute()
+    check(service, url, both)
+    check(service, url, both, consolidated=False)
+    part = dataset(7).isel(t=slice(3, 21))
+    part.shardwrite.to_zarr(url, region={"t": slice(3, 21)})
+    for name in part.data_vars:
+        both[name][3:21] = part[name].values
+    check(service, url, both)
+    assert not [key for key in service.keys_of(url) if STATE in key]

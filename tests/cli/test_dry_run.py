@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import seams
 from click.testing import CliRunner
+from helpers import Stop, stop
 
 import shardwrite
 from shardwrite.cli import main
@@ -199,3 +200,17 @@ def test_bad_input_is_refused_as_without_the_option(work):
     run("abandon", "parts.zarr", "--dry-run", code=2)
     run("slurm", "resubmit", "parts.zarr", "--array", "1", "--dry-run", code=2)
     assert tree(work) == before
+
+
+def test_updates_of_a_group_are_given_up(tmp_path):
+    xr = pytest.importorskip("xarray")
+    steps = [xr.Dataset({n: ("t", np.arange(3) + k) for n in "ab"}) for k in (1, 4)]
+    root = tmp_path / "x.zarr"
+    steps[0].shardwrite.to_zarr(root)
+    with pytest.MonkeyPatch.context() as patch:
+        seams.before(patch, "look for missing shards", stop)
+        with pytest.raises(Stop):
+            steps[1].shardwrite.to_zarr(root, append_dim="t")
+    for words in (["--dry-run"], []):
+        assert run("abandon", root, *words).splitlines() == ["3:6", "3:6"]
+    assert run("abandon", root).strip() == "nothing was interrupted"

@@ -1,11 +1,12 @@
-"""Write a dataset of many variables, slowly, as a program that may be killed.
+"""Write or append a dataset of many variables, slowly, as a program that may be killed.
 
-python killed.py STORE N_VARIABLES SECONDS: the last one is what each chunk takes. It prints how
-many shards were there before.
+python killed.py STORE N_VARIABLES SECONDS [append] [workers] [named]: the third one is what each
+chunk takes. It prints how many shards were there before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -15,16 +16,19 @@ import xarray as xr
 
 import shardwrite
 
+SIZES = {"shards": {"time": 20}, "chunks": {"time": 10, "x": 1000}}
 
-def dataset(n_variables: int, seconds: float) -> xr.Dataset:
+
+def dataset(n_variables: int, seconds: float, start: int = 0) -> xr.Dataset:
     """Variables of twelve chunks, which become six shards of 0.4 MB."""
 
     def slowly(block, number):
         time.sleep(seconds)
-        return block + number
+        return block + number + start
 
     x = da.from_array(np.arange(120 * 3000, dtype="f8").reshape(120, 3000) / 2, chunks=(10, 3000))
     packed = {"dtype": "i4", "scale_factor": 0.5, "_FillValue": -1}
+    hours = np.arange(start, start + 120) * np.timedelta64(1, "h")
     return xr.Dataset(
         {
             f"v{n:02}": xr.Variable(
@@ -32,17 +36,26 @@ def dataset(n_variables: int, seconds: float) -> xr.Dataset:
             )
             for n in range(n_variables)
         },
-        {"time": np.datetime64("2000-01-01", "ns") + np.arange(120) * np.timedelta64(1, "h")},
+        {"time": np.datetime64("2000-01-01", "ns") + hours},
         {"title": "many variables"},
     )
 
 
-if __name__ == "__main__":
-    store, n_variables, seconds = sys.argv[1:]
-    result = shardwrite.write_dataset(
-        dataset(int(n_variables), float(seconds)),
-        store,
-        shards={"time": 20},
-        chunks={"time": 10, "x": 1000},
-    )
+def main(store: str, n_variables: str, seconds: str, *words: str) -> None:
+    is_append = "append" in words
+    how = {"append_dim": "time"} if is_append else {}
+    how |= {"source_id": "it"} if "named" in words else {}
+    with contextlib.ExitStack() as stack:
+        if "workers" in words:
+            from distributed import Client
+
+            stack.enter_context(
+                Client(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)
+            )
+        ds = dataset(int(n_variables), float(seconds), 120 if is_append else 0)
+        result = shardwrite.write_dataset(ds, store, **how, **SIZES)
     print(result.n_resumed_shards)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -28,7 +28,7 @@ xr = pytest.importorskip("xarray")
 sys.path.insert(0, str(Path(__file__).parent))
 import killed  # noqa: E402
 
-SIZES = {"shards": {"time": 20}, "chunks": {"time": 10, "x": 1000}}
+SIZES = killed.SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -303,6 +303,47 @@ def test_what_memory_it_takes_is_refused_by_the_name_of_the_variable(tmp_path):
     with pytest.raises(shardwrite.PlanError, match=r"variable 'v00' with dimensions \(time, x\)"):
         ds.shardwrite.to_zarr(tmp_path / "x.zarr", memory_limit="200kB", **SIZES)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "each"), [({}, 0), ({"mode": "w"}, 3), ({"mode": "w", "source_id": "a"}, 0)]
+)
+def test_how_often_a_call_reads_the_root(tmp_path, monkeypatch, how, each):
+    """Its document is long, and is not parsed for every variable again and again."""
+    read, counts = shardwrite.stores.looking.opened, []
+    for names in ("abc", "abcdefgh"):
+        root = tmp_path / f"{names}.zarr"
+        small(names=names).shardwrite.to_zarr(root, **how)
+        with monkeypatch.context() as patch:
+            n_read = []
+
+            def counted(path, *args, root=root, n_read=n_read, **more):
+                n_read.extend([1] * (str(path) == str(root / "zarr.json")))
+                return read(path, *args, **more)
+
+            for module in [*sys.modules.values()]:
+                if getattr(module, "opened", None) is read:
+                    patch.setattr(module, "opened", counted)
+            small(names=names).shardwrite.to_zarr(root, **how)
+        counts.append(len(n_read))
+    assert 0 < counts[0] < 40
+    assert counts[1] - counts[0] <= 5 * each
+
+
+def test_an_error_in_a_task_names_the_variable(tmp_path):
+    """The values of one of them do not fit the times that they are to be."""
+
+    def late(block):
+        return block + np.timedelta64(1, "ns")
+
+    ds = small()
+    times = da.from_array(np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]"))
+    ds["when"] = ("t", times.map_blocks(late, dtype="M8[ns]"))
+    ds["when"].encoding = {"units": "hours since 2000-01-01", "dtype": "i4"}
+    with pytest.raises(ValueError, match=r"precision|faithfully|units") as error:
+        ds.shardwrite.to_zarr(tmp_path / "x.zarr")
+    notes = " ".join(error.value.__notes__)
+    assert "region [0:4] of when" in notes
 
 
 def test_a_failing_task_names_no_other_variable_and_the_same_call_goes_on(tmp_path):

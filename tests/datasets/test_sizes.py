@@ -75,6 +75,30 @@ def test_sizes_in_bytes_and_those_that_are_left_out():
     assert grids(shards=None)["t2m"][0] is None
 
 
+def test_a_number_of_chunks_in_a_shard():
+    found = grids(shards=4, chunks={"time": 24, "lat": 60, "lon": 60})
+    assert found["t2m"] == ((96, 240, 240), (24, 60, 60))
+    assert found["huge"] == ((240, 96), (60, 24))
+    assert found["mask"] == (None, (181, 360))
+    assert grids(shards=np.int64(1), chunks={...: 90})["t2m"] == ((90, 90, 90), (90, 90, 90))
+    shards, chunks = grids(shards=2)["t2m"]
+    assert all(s in (c, 2 * c) for s, c in zip(shards, chunks, strict=True))
+    own = grids(shards=2, encoding={"t2m": {"chunks": (10, 181, 360), "shards": (100, 181, 360)}})
+    assert own["t2m"] == ((100, 181, 360), (10, 181, 360))
+
+
+def test_sizes_along_a_dimension_that_grows(tmp_path):
+    """The first steps do not shorten what is asked for."""
+    few = year().isel(time=slice(2))
+    how = {"append_dim": "time", "shards": {"time": 720}, "chunks": {"time": 24, "lat": 60}}
+    plan = few.shardwrite.plan(tmp_path / "x.zarr", **how)
+    grid = plan.variables["t2m"].metadata.grid
+    assert (grid.shards, grid.chunks) == ((720, 240, 360), (24, 60, 360))
+    grid = plan.variables["time"].metadata.grid
+    assert (grid.shards, grid.chunks) == ((720,), (24,))
+    assert not plan.variables["mask"].metadata.is_sharded
+
+
 def test_inner_chunks_that_are_left_out_are_not_thin():
     shards, chunks = grids(shards={"time": 64, ...: -1})["t2m"]
     assert shards[0] == 64
@@ -123,6 +147,7 @@ REFUSED = {
     ),
     "a tuple for all": ({"shards": (3, 4)}, "no sizes by the names of dimensions.*encoding"),
     "a number for all": ({"chunks": 8}, "no sizes by the names of dimensions"),
+    "no chunks": ({"shards": 0}, "no sizes by the names of dimensions.*a number of chunks"),
     "zero": ({"chunks": {"time": 0}}, "0 is no size"),
     "a text as a size": ({"chunks": {"time": "all"}}, "'all' is no size"),
     "no bytes": ({"shards": "lots"}, "shards='lots'.*not a positive number of bytes"),
@@ -138,7 +163,7 @@ REFUSED = {
     ),
     "a group that is no path": ({"group": 5}, "not a path"),
     "a name that is reserved": ({"group": "__x"}, "not a relative path of plain names"),
-    "a mode of other functions": ({"mode": "a"}, "no such choice"),
+    "a mode of other functions": ({"mode": "r"}, "no such mode"),
 }
 
 
@@ -154,8 +179,6 @@ def test_keywords_that_are_unknown():
     with pytest.raises(TypeError, match="shard'; give shards"):
         year().shardwrite.plan(shard=3)
     for word, remedy in {
-        "append_dim": "a call of its own",
-        "region": "to_sharded_zarr",
         "safe_chunks": "leave it out",
         "zarr_format": "leave it out.*v3",
     }.items():

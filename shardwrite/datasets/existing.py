@@ -1,0 +1,274 @@
+"""What xarray would write into a group that exists: values for regions of its arrays.
+
+xarray is asked as in `encode`. The store in memory has the documents of the group that exists, and
+of its chunks only those which xarray looks at. So the encoding of the store is used, and what
+xarray refuses is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shardwrite._dataclass import dataclass
+from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.datasets.encode import (
+    Node,
+    Written,
+    as_declared,
+    prepared,
+    refusal,
+    refuse_no_json,
+    written,
+)
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
+from shardwrite.place.base import Place
+from shardwrite.place.target import document_of
+from shardwrite.read.hierarchy import documents_below
+from shardwrite.stores.looking import read_limit
+
+if TYPE_CHECKING:
+    import xarray
+
+_OF_TIMES = ("units", "calendar")
+"""Attributes that say what stored times mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values of a variable, as xarray would write them into an array that exists."""
+
+    name: str
+    dims: tuple[str, ...]
+    values: Any  # an array of numpy or dask
+    region: tuple[slice, ...]  # where they go; along the dimension of an append it has no meaning
+    axis: int | None  # the axis along which they are appended
+    is_sharded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesOfNode:
+    """Values of a dataset, and the document that its group gets."""
+
+    variables: tuple[Values, ...]
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How a dataset goes into a group: the keywords of xarray of these names."""
+
+    mode: str
+    append_dim: Any
+    region: Any
+
+
+def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
+    """What xarray would write of a dataset into the group at a place."""
+    arrays = _arrays_in(place)
+    if changes.append_dim is not None:
+        _refuse_other_variables(node, arrays, changes)
+    dataset = prepared(node)
+    store = _Store(place, _without_new_steps(arrays, changes.append_dim))
+    dataset, region = _placed(dataset, node, store, changes)
+    made = written(dataset, node, partial(_dumped, store, changes, region))
+    refuse_no_json(made.document(""), node.path or "the dataset")
+    found = tuple(_values(dataset, node, made, arrays, changes.append_dim))
+    if not found:
+        raise SpecError(
+            "has no variables that would be written",
+            field="ds",
+            value="Dataset",
+            remedy="give variables that have a dimension of the region and are no index",
+        )
+    return ValuesOfNode(found, made.document(""))
+
+
+def _arrays_in(place: Place) -> dict[str, Document]:
+    """Documents of the arrays that lie in a group, by their names."""
+    return {
+        name: document
+        for name, document in documents_below(place).items()
+        if "/" not in name and kind_of_document(document) == "array"
+    }
+
+
+def _refuse_other_variables(node: Node, arrays: Mapping[str, Document], changes: Changes) -> None:
+    """Refuse an append after which variables of the group would have different lengths."""
+    dim, names = changes.append_dim, {str(name) for name in node.dataset.variables}
+    missing = [name for name, document in arrays.items() if dim in _dims(document)]
+    missing = [name for name in missing if name not in names]
+    if missing:
+        raise SpecError(
+            f"the store has {missing[0]!r} along {dim!r}, too, and the dataset lacks it, so that "
+            "it would be shorter than the others",
+            field="ds",
+            value=missing[0],
+            remedy="add it to the dataset",
+        )
+
+
+def _dims(document: Document) -> tuple[Any, ...]:
+    return tuple(document.get("dimension_names") or ())
+
+
+def _without_new_steps(arrays: Mapping[str, Document], dim: Any) -> dict[str, Document]:
+    """The documents, with one length along a dimension: the shortest of all.
+
+    An append that was interrupted may have made some of the arrays longer already.
+    """
+    shortest = min(
+        (
+            n
+            for document in arrays.values()
+            for n, name in zip(document["shape"], _dims(document), strict=False)
+            if name == dim
+        ),
+        default=0,
+    )
+    made = {}
+    for name, document in arrays.items():
+        pairs = zip(document["shape"], _dims(document), strict=False)
+        shape = [shortest if dim is not None and own == dim else n for n, own in pairs]
+        made[name] = {**document, "shape": shape} if _dims(document) else document
+    return made
+
+
+class _Store:
+    """A store in memory with the documents of a group, and the chunks that xarray looks at."""
+
+    def __init__(self, place: Place, arrays: Mapping[str, Document]) -> None:
+        self._place, self._arrays = place, arrays
+        group = document_of(place)
+        attributes = {"attributes": attributes_of(group)}
+        self._group: Document = {**group_document(), **attributes}
+
+    def filled(self, whole: Collection[str] = ()) -> Written:
+        """What xarray may write into.
+
+        - `whole`: names of arrays that xarray reads. Of other coordinates, it reads the first and
+          the last time.
+        """
+        from zarr.buffer.cpu import Buffer
+
+        made = Written()
+        for name, document in (("", self._group), *self._arrays.items()):
+            key = f"{name}/{DOCUMENT}" if name else DOCUMENT
+            made.documents[key] = Buffer.from_bytes(json.dumps(document).encode())
+        for name, document in self._arrays.items():
+            for key, data in self._chunks(name, document, is_whole=name in whole):
+                made.documents[f"{name}/{key}"] = Buffer.from_bytes(data)
+        return made
+
+    def _chunks(
+        self, name: str, document: Document, *, is_whole: bool
+    ) -> Iterator[tuple[str, bytes]]:
+        if not is_whole and _dims(document) != (name,):
+            return
+        metadata = parse_metadata(json.dumps(document))
+        store, n = self._place.member(name).store, metadata.grid.n_shards
+        for rank in range(n) if is_whole else sorted({0, n - 1} if n else ()):
+            key = metadata.key_of_rank(rank)
+            data = store.read_whole(key, max(read_limit(), 2 * metadata.plain_nbytes))
+            if data is not None:
+                yield key, data
+
+
+def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Dataset) -> Any:
+    """The store of xarray, in which it finds what is in memory.
+
+    It refuses times that are no whole numbers of the units of the array. xarray would encode them
+    with other units, and leave those of the array as they are.
+    """
+    from xarray.backends import ZarrStore
+
+    class Checking(ZarrStore):
+        def set_variables(self, variables: Any, *rest: Any, **how: Any) -> None:
+            for name, variable in variables.items():
+                there: xarray.Variable = self.open_store_variable(name)  # type: ignore[no-untyped-call]
+                is_time = dataset.variables[name].dtype.kind in "mMO"
+                if is_time and not _have_same_units(there.attrs, variable.attrs):
+                    raise ValueError(
+                        f"the values need units {variable.attrs.get('units')!r}, and {name!r} of "
+                        f"the store has {there.attrs.get('units')!r}"
+                    )
+            super().set_variables(variables, *rest, **how)
+
+    mode: Any = changes.mode
+    return Checking.open_group(
+        made.store,
+        mode=mode,
+        append_dim=changes.append_dim,
+        write_region=region,
+        safe_chunks=False,
+    )
+
+
+def _have_same_units(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether attributes of two variables give stored times the same meaning."""
+    import xarray
+
+    told = [{key: each[key] for key in _OF_TIMES if key in each} for each in (one, other)]
+    if told[0] == told[1]:
+        return True
+    decoded = (xarray.decode_cf(xarray.Dataset({"t": ("t", [0, 1], attrs)})) for attrs in told)
+    return bool(next(decoded)["t"].equals(next(decoded)["t"]))
+
+
+def _placed(
+    dataset: xarray.Dataset, node: Node, store: _Store, changes: Changes
+) -> tuple[xarray.Dataset, Any]:
+    """The dataset without what a region leaves out, and the slices of the region."""
+    region = dict(changes.region) if isinstance(changes.region, Mapping) else changes.region
+    asked = region if isinstance(region, Mapping) else dict.fromkeys(dataset.dims, region)
+    whole = [str(dim) for dim, found in asked.items() if isinstance(found, str)]
+    try:
+        into = _opened(store.filled(whole), changes, region, dataset)
+        dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
+        into._validate_encoding(node.encoding)  # noqa: SLF001
+    # xarray raises many types; each of them means that it cannot write this.
+    except Exception as error:
+        raise refusal(error, node.path or "the dataset", ()) from error
+    return dataset, into._write_region  # noqa: SLF001
+
+
+def _dumped(
+    store: _Store,
+    changes: Changes,
+    region: Any,
+    dataset: xarray.Dataset,
+    encoding: Mapping[Any, Mapping[str, Any]],
+) -> Written:
+    made = store.filled()
+    into = _opened(made, changes, region, dataset)
+    unknown = [name for name in dataset.variables if str(name) not in into.array_keys()]
+    if unknown and changes.mode != "r+":  # which xarray refuses itself
+        raise ValueError(f"the store has no variable {unknown[0]!r}")
+    dataset.dump_to_store(into, writer=made, encoding=encoding)
+    return made
+
+
+def _values(
+    dataset: xarray.Dataset,
+    node: Node,
+    made: Written,
+    arrays: Mapping[str, Document],
+    append_dim: Any,
+) -> Iterator[Values]:
+    """Values of each variable that xarray writes, those of the append's own coordinate last."""
+    names = [str(name) for name in dataset.variables if str(name) in made.found]
+    for name in sorted(names, key=lambda name: name == append_dim):
+        (values, _), document = made.found[name], arrays[name]
+        dims = _dims(document)
+        yield Values(
+            name,
+            tuple(map(str, dims)),
+            as_declared(values, node.dataset.variables[name]),
+            made.regions[name],
+            dims.index(append_dim) if append_dim in dims else None,
+            parse_metadata(json.dumps(document)).is_sharded,
+        )

@@ -1,0 +1,101 @@
+"""Whether a call makes arrays, or changes those of a group that exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwrite.datasets.encode import nodes_of
+from shardwrite.datasets.existing import Changes
+from shardwrite.datasets.planned import Call, Planned, in_group, planned, planned_into
+from shardwrite.engines.local import Engine
+from shardwrite.errors import SpecError
+from shardwrite.journal.begin import record_of
+from shardwrite.journal.neighbours import settle_given_up
+from shardwrite.place.target import Target, resolve_place, resolve_target
+from shardwrite.runs.job import intent_of
+
+_MODES = ("w-", "w", "a", "a-", "r+")
+
+
+def mode_of(call: Call) -> str:
+    """The mode of a call, which is that of xarray if none is given."""
+    is_append, is_region = call.append_dim is not None, call.region is not None
+    mode = call.mode
+    if mode is None:
+        mode = "a" if is_append else "r+" if is_region else "w-"
+    if mode not in _MODES:
+        raise SpecError(
+            "no such mode", field="mode", value=mode, remedy=f"give one of {', '.join(_MODES)}"
+        )
+    if is_append and is_region:
+        raise SpecError(
+            "is given with append_dim",
+            field="region",
+            value=call.region,
+            remedy="append whole steps, or write into a region of steps that exist",
+        )
+    for field, is_given, allowed in (
+        ("append_dim", is_append, ("a", "a-")),
+        ("region", is_region, ("a", "a-", "r+")),
+    ):
+        if is_given and mode not in allowed:
+            raise SpecError(
+                f"{field} is given, which writes into arrays that exist",
+                field="mode",
+                value=mode,
+                remedy=f"leave it out, or give {' or '.join(allowed)}",
+            )
+    return mode
+
+
+def plans_of(
+    call: Call, store: Any, engine: Engine, *, settles: bool = False
+) -> tuple[Planned, Changes | None]:
+    """Plans of all variables, and how they go into arrays that exist; None for new arrays.
+
+    - `settles`: whether to finish what is left of updates that were given up.
+    """
+    mode = mode_of(call)
+    if mode in ("w-", "w"):
+        return planned(call, store, engine), None
+    changes = Changes(mode, call.append_dim, call.region)
+    if store is None:
+        raise SpecError(
+            "is needed, since the arrays in it decide where values go",
+            field="store",
+            value=None,
+            remedy="give the store",
+        )
+    place = resolve_place(store, in_group(call, "") or None)
+    if place.kind_for_group() != "group":
+        if mode == "r+":
+            raise SpecError(
+                "there is no group to write into",
+                field="store",
+                value=place.label,
+                remedy="write the whole dataset first, without region",
+            )
+        return planned(call, store, engine), None
+    targets = {
+        name: resolve_target(store, in_group(call, name), call.run_dir)
+        for node in nodes_of(call.ds, call.encoding)[:1]
+        for name in map(str, node.dataset.variables)
+    }
+    if mode != "r+" and (made := _made_before(call, store, engine, targets)) is not None:
+        return made, None
+    for target in targets.values() if settles else ():
+        settle_given_up(target)
+    return planned_into(call, store, place, changes, engine), changes
+
+
+def _made_before(
+    call: Call, store: Any, engine: Engine, targets: dict[str, Target]
+) -> Planned | None:
+    """Plans of new arrays, if this call makes them, and its end was interrupted; else None."""
+    records = {name: record_of(target) for name, target in targets.items()}
+    digests = {name: r.digest for name, r in records.items() if r is not None and r.makes_array}
+    if not digests:
+        return None
+    made = planned(call, store, engine)
+    is_same = any(intent_of(v.plan, "w-").digest == digests.get(v.path) for v in made.variables)
+    return made if is_same else None
