@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
@@ -30,8 +31,8 @@ def _dataclass(
         return dataclasses.dataclass(init=init, **how)(cls)
     own = dict(vars(cls))
     shared: dict[str, Callable[..., object]] = {
-        "__setattr__": _refuse_to_set,
-        "__delattr__": _refuse_to_delete,
+        "__setattr__": _set,
+        "__delattr__": _delete,
     }
     if how.pop("repr", True):
         shared["__repr__"] = _repr
@@ -62,7 +63,8 @@ class _Signature:
         self._cls = cls
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
-        if owner is not self._cls:  # a class that comes from it may have an `__init__` of its own
+        # A class below may have an `__init__` of its own, and an instance a `__call__`.
+        if instance is not None or owner is not self._cls:
             raise AttributeError("__signature__")
         init = inspect.signature(_compiled(owner))
         return init.replace(parameters=[*init.parameters.values()][1:])
@@ -73,7 +75,8 @@ def _to_be_compiled(cls: type) -> Callable[..., None]:
 
     def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
         compiled = _compiled(cls)
-        cls.__init__ = compiled  # type: ignore[misc]
+        if vars(cls)["__init__"] is __init__:  # nobody has wrapped it
+            cls.__init__ = compiled  # type: ignore[misc]
         compiled(self, *args, **values)
 
     return __init__
@@ -103,10 +106,15 @@ def _compiled(cls: Any) -> Callable[..., None]:
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     arguments = ["self", *positional, *(["*", *keywords] if keywords else [])]
-    exec(f"def __init__({', '.join(arguments)}):\n  " + "\n  ".join(body or ["pass"]), known)  # noqa: S102 (names of fields, and nothing else)
-    init: Any = known["__init__"]
+    lines = [
+        f"  def __init__({', '.join(arguments)}):",
+        *(f"   {line}" for line in body or ["pass"]),
+    ]
+    text = "\n".join([f"def make({', '.join(known)}):", *lines, "  return __init__"])
+    outer: dict[str, Callable[..., Any]] = {}
+    exec(text, vars(sys.modules[cls.__module__]), outer)  # noqa: S102 (its own text)
+    init = outer["make"](**known)
     init.__qualname__ = f"{cls.__qualname__}.__init__"
-    init.__module__ = cls.__module__
     init.__annotations__ = {f.name: f.type for f in dataclasses.fields(cls) if f.init}
     return init  # type: ignore[no-any-return]
 
@@ -146,12 +154,21 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({', '.join(values)})"
 
 
-def _refuse_to_set(_: Any, name: str, __: object) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+def _check_free(self: Any, name: str, doing: str) -> None:
+    """Refuse a change of a field, and any change of what is a dataclass itself."""
+    cls = type(self)
+    if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
+        raise dataclasses.FrozenInstanceError(f"cannot {doing} field {name!r}")
 
 
-def _refuse_to_delete(_: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+def _set(self: Any, name: str, value: object) -> None:
+    _check_free(self, name, "assign to")
+    _PUT(self, name, value)
+
+
+def _delete(self: Any, name: str) -> None:
+    _check_free(self, name, "delete")
+    object.__delattr__(self, name)
 
 
 def _state(self: Any) -> list[Any]:

@@ -329,8 +329,12 @@ def written(dataset: xarray.Dataset, node: Node, dump: Dump) -> Written:
             alone = xarray.Dataset({name: variable})
             try:
                 dump(alone, {k: v for k, v in node.encoding.items() if k == name})
+            except SpecError:
+                continue  # of this package, with a remedy of its own
             except Exception as own:  # noqa: BLE001 (raised again with the name of the variable)
                 raise refusal(own, node.label(name), variable.dims) from error
+        if isinstance(error, SpecError):
+            raise
         raise refusal(error, node.path or "the dataset", ()) from error
 
 

@@ -192,9 +192,13 @@ def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Datase
                 there: xarray.Variable = self.open_store_variable(name)  # type: ignore[no-untyped-call]
                 is_time = dataset.variables[name].dtype.kind in "mMO"
                 if is_time and not _have_same_units(there.attrs, variable.attrs):
-                    raise ValueError(
+                    raise SpecError(
                         f"the values need units {variable.attrs.get('units')!r}, and {name!r} of "
-                        f"the store has {there.attrs.get('units')!r}"
+                        f"the store has {there.attrs.get('units')!r}",
+                        field="ds",
+                        value=name,
+                        remedy="round the times to the units of the store, or make the store "
+                        "again with units in encoding that hold all times",
                     )
             super().set_variables(variables, *rest, **how)
 
@@ -247,7 +251,12 @@ def _dumped(
     into = _opened(made, changes, region, dataset)
     unknown = [name for name in dataset.variables if str(name) not in into.array_keys()]
     if unknown and changes.mode != "r+":  # which xarray refuses itself
-        raise ValueError(f"the store has no variable {unknown[0]!r}")
+        raise SpecError(
+            f"the store has no variable {unknown[0]!r}",
+            field="ds",
+            value=str(unknown[0]),
+            remedy="leave it out, or add it to the store with to_zarr of xarray first",
+        )
     dataset.dump_to_store(into, writer=made, encoding=encoding)
     return made
 

@@ -23,6 +23,7 @@ from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
 from shardwrite.errors import PlanError, SpecError, printable
 from shardwrite.format.strategies import FixedOrder
+from shardwrite.journal.neighbours import unfinished, unfinished_updates
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
 from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
@@ -174,6 +175,10 @@ def planned_into(call: Call, store: Any, place: Place, changes: Changes, engine:
         if starts.get(variable.path, first) != first:
             again = _into(call, store, values, engine, first)
             if again.target is None or not was_left(again.target, again.plan):
+                for name in starts:
+                    whole = resolve_target(store, in_group(call, name), call.run_dir)
+                    for run in unfinished_updates(whole):
+                        raise unfinished(run)
                 raise _of_other_lengths(starts, changes)
             variables[n] = again
     return Planned(tuple(variables), {"": made.document})

@@ -44,9 +44,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from shardwrite.errors import StoreError
+from shardwrite.errors import JournalError, StoreError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.receipt import receipt_at
-from shardwrite.place.base import Owner
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Owner
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, check_target
 from shardwrite.stores.directories import (
@@ -157,9 +158,25 @@ def make_new(
             make_directory(left, rights_of(target.directory.path))
         elif left is None or is_handed_over(run, target) or not may_write_again():
             return
+        elif _has_lost_its_name(left, run, durability):
+            raise JournalError(
+                f"the new array was moved away from {target.label}, or removed, before its run has "
+                "ended. Start over with restart=True (--restart), or give the run up with abandon "
+                "(shardwrite abandon)",
+                path=str(run.path),
+            )
         os.rename(left, new)
         if durability != "none":
             fsync_directory(run.path)
+
+
+def _has_lost_its_name(left: Path, run: Owner, durability: str) -> bool:
+    """Whether a directory of a run that has taken step 4 is the old array.
+
+    The new one has a receipt of the run, unless a power cut has taken that.
+    """
+    receipt = receipt_at(Directory(left))
+    return durability != "none" if receipt is None else not receipt.names(run.run)
 
 
 def is_closed(run: Owner) -> bool:
@@ -183,6 +200,8 @@ def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[]
     - Raises SpecError if something else than an array was put there meanwhile.
     """
     place = target.directory.path
+    if not is_there(place.parent):  # it was removed by hand, and the old array with it
+        return
     with as_store_error(str(place), "cannot exchange"):
         if not is_handed_over(run, target):
             with run.alone() as check:
@@ -195,6 +214,8 @@ def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[]
                 own = _own(run)
                 if own is None or not _is_new(run, Directory(own)):
                     return
+                for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):  # of processes that came late
+                    Directory(own).store.discard_scope(leaf, "")
                 _exchange(run, place, own)
                 if durability != "none":
                     fsync_directory(run.path)

@@ -383,6 +383,13 @@ def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:
     return n
 
 
+def unfinished_updates(target: Target) -> list[RunDirectory]:
+    """Updates of an array that have not ended, and were not given up; nothing is changed."""
+    pairs = [(other, record_of(other)) for other in target.others if other.update]
+    runs = [RunDirectory(other, record) for other, record in pairs if record is not None]
+    return [run for run in runs if not run.is_in(TAKEN)]
+
+
 def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     """Region of an append of the same source that has not ended, or whose end was interrupted.
 

@@ -675,6 +675,10 @@ class Session:
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
+        if self.job.plan.append_axis is not None and self.part is None:
+            # Another program may have cut off what an earlier attempt had appended.
+            self._check(engine, found.ledger, done - found.untrusted, deep=False)
+            done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.begun is not None:
             if self.only is not None:
                 done.intersection_update(np.flatnonzero(self.only).tolist())

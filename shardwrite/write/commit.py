@@ -252,7 +252,9 @@ def commit_shards(
         progress.begin(group, name)
         left = [index for index in shards if index not in progress.done]
         error = _try_shards(spec, left, write, name, progress)
-        progress.enter(more=False, is_whole=error is None)
+        # What another process is about to hand over was renamed, with the temporaries in it.
+        is_moved = isinstance(error, StoreError) and error.errno == errno.ENOENT
+        progress.enter(more=is_moved, is_whole=error is None)
         if error is not None:
             raise error
 

@@ -224,16 +224,19 @@ def test_times_that_the_units_of_the_store_cannot_hold_are_refused(tmp_path):
     days = xr.Dataset({"v": ("time", [1.0, 2.0])}, {"time": HOURS[[0, 24]]})
     days.shardwrite.to_zarr(root)
     hour = xr.Dataset({"v": ("time", [3.0])}, {"time": HOURS[[25]]})
-    with pytest.raises(SpecError, match=r"'time'.*the values need units 'hours since"):
+    with pytest.raises(SpecError, match=r"the values need units 'hours since.*round the times"):
         hour.shardwrite.to_zarr(root, append_dim="time")
     check(root, days)
+    rounded = hour.assign_coords(time=hour.time.dt.floor("D"))
+    rounded.shardwrite.to_zarr(root, append_dim="time")
+    check(root, xr.concat([days, rounded], "time"))
 
 
 def test_what_would_leave_variables_of_different_lengths_is_refused(both, tmp_path):
     before = contents(both.ours)
     with pytest.raises(SpecError, match="the store has 'u' along 'time', too"):
         steps(10, 12).drop_vars("u").shardwrite.to_zarr(both.ours, append_dim="time")
-    with pytest.raises(SpecError, match="the store has no variable 'new'"):
+    with pytest.raises(SpecError, match=r"the store has no variable 'new'.*with to_zarr of xarray"):
         steps(10, 12).assign(new=("time", [1, 2])).shardwrite.to_zarr(both.ours, append_dim="time")
     assert contents(both.ours) == before
     zarr.open_array(both.ours / "w", mode="r+").resize(12)  # as an append that has died
@@ -411,6 +414,44 @@ def test_whatever_document_it_dies_before(tmp_path, monkeypatch, is_given_up):
         shutil.rmtree(root)
     assert {(frozenset({10}), 10), (frozenset({10, 15}), 10), (frozenset({15}), 15)} <= seen
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old.zarr", "x.zarr"]
+
+
+def grown(root, n_changed):
+    """An append that dies once so many arrays have their new length, or the root lists them."""
+    write, left = shardwrite.place.directory.Directory.write, [n_changed]
+
+    def write_or_die(place, leaf, *args, **how):
+        left[0] -= leaf == "zarr.json"
+        if left[0] < 0:
+            raise Killed
+        return write(place, leaf, *args, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shardwrite.place.directory.Directory, "write", write_or_die)
+        with pytest.raises(Killed):
+            steps(10, 15).shardwrite.to_zarr(root, append_dim="time")
+
+
+@pytest.mark.parametrize("n_changed", [2, 6])
+def test_arrays_are_cut_back_by_another_program(both, n_changed):
+    """It has removed shards that the interrupted append had written, and they are written again."""
+    grown(both.ours, n_changed)
+    group = zarr.open_group(both.ours, mode="r+", use_consolidated=False)
+    for name, array in group.arrays():
+        if name not in ("mask", "crs", "x"):
+            array.resize((6, 10) if name == "u" else (10, *array.shape[1:]))
+    steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time")
+    check(both.ours, steps(0, 15))
+    check(both.ours, steps(0, 15), consolidated=False)
+
+
+def test_another_append_is_told_of_one_that_has_changed_some_lengths(both):
+    grown(both.ours, 2)
+    with pytest.raises(JournalError, match=r"has not ended.*abandon"):
+        steps(10, 12).shardwrite.to_zarr(both.ours, append_dim="time")
+    shardwrite.abandon(both.ours)
+    steps(10, 12).shardwrite.to_zarr(both.ours, append_dim="time")
+    check(both.ours, steps(0, 12))
 
 
 def test_what_others_have_appended_meanwhile_stays(both):

@@ -503,6 +503,35 @@ def test_a_power_cut_amid_exchanges_without_durability(several):
         np.testing.assert_array_equal(found, (OLD if n else NEW) + n)
 
 
+@pytest.mark.parametrize("level", ["full", "none"])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "replaced"])
+def test_the_new_array_is_gone_before_the_run_has_ended(path, level, is_replaced):
+    """What lies in the directory of the run is the old array then, and is not taken for it."""
+    write(path, OLD, mode="w", source_id="old", durability=level)
+    with kill_at_exchange(0, after=True), pytest.raises(Killed):
+        write(path, durability=level)
+    shutil.rmtree(path)
+    if is_replaced:
+        zarr.create_array(path, shape=(3,), dtype="u1")[...] = 7
+    with pytest.raises(shardwrite.JournalError, match=r"was moved away from .* restart=True"):
+        write(path, durability=level)
+    write(path, durability=level, restart=True)
+    check(path, NEW)
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+def test_a_group_is_removed_amid_the_exchanges(several, then):
+    with kill_at_exchange(0, after=True), pytest.raises(Killed):
+        store_several(several)
+    shutil.rmtree(several / "g")
+    if then == "abandon":
+        shardwrite.abandon(several / NAMES[0])
+        np.testing.assert_array_equal(zarr.open_array(several, path=NAMES[0])[...], NEW)
+        assert not (several / "g").exists()
+    store_several(several)
+    check_several(several)
+
+
 def test_another_process_joins_amid_the_exchanges(several):
     """Its tasks find no array any more that they could change."""
     real, seen = seams.real("exchange two names"), []
