@@ -559,7 +559,7 @@ def test_some_kills_before_effects(tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("words", [(), ("--twice", 61), ("--in-place",)])
 def test_kills_before_many_effects(tmp_path, words):
-    assert appended(tmp_path, "--every", 13, *words) >= 40
+    assert appended(tmp_path, "--every", 41, *words) >= 12
 
 
 def kill_and_go_on(tmp_path, *, n_variables, n_kills, words=()):

@@ -103,7 +103,7 @@ def test_ten_variables_are_killed_and_made_again(tmp_path):
 
 @pytest.mark.long
 def test_forty_variables_are_killed_many_times(tmp_path):
-    kill_and_go_on(tmp_path, n_variables=40, n_kills=5, seed=2)
+    kill_and_go_on(tmp_path, n_variables=40, n_kills=3, seed=2)
 
 
 def test_there_is_one_run_for_all_variables(tmp_path):

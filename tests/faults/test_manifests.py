@@ -37,8 +37,11 @@ def run(tmp_path, *arguments, script=SCRIPT):
 
 @pytest.mark.parametrize("operation", some(OPERATIONS, "append in place"))
 def test_the_list_never_lacks_a_chunk(tmp_path, operation):
-    """Before some effects, and before the last ones, in which the list becomes exact."""
-    assert len(run(tmp_path, "--operations", operation, "--every", "61", "--last", "3")) >= 5
+    """Before some effects, and before the last ones, in which the list becomes exact.
+
+    Another call may have a few effects less, by its heartbeat, and then ends before it is killed.
+    """
+    assert len(run(tmp_path, "--operations", operation, "--every", "61", "--last", "3")) >= 3
 
 
 @pytest.mark.long

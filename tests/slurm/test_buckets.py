@@ -117,12 +117,16 @@ def test_it_is_cancelled_and_goes_on(cluster, server, work, environment, url):
     refused = cluster.run(*again, cwd=work.directory, check=False, **environment)
     assert refused.returncode == 1
     assert f"shardwrite slurm cancel {url}" in refused.stderr
-    told = cluster.run(
-        "shardwrite", "slurm", "status", url, cwd=work.directory, check=False, **environment
-    )
-    assert told.returncode == 85
-    assert "not published yet" in told.stdout
-    assert "RUNNING" in told.stdout
+
+    def runs():
+        """What is told of the run once SLURM answers, which it may not at once where it is busy."""
+        status = ("shardwrite", "slurm", "status", url)
+        told = cluster.run(*status, cwd=work.directory, check=False, **environment)
+        assert told.returncode == 85
+        assert "not published yet" in told.stdout
+        return "RUNNING" in told.stdout
+
+    cluster.until(runs, work.log)
     said = cluster.run("shardwrite", "slurm", "cancel", url, cwd=work.directory, **environment)
     assert first["array"] in said.stdout
     cluster.wait(first["array"])
