@@ -92,6 +92,7 @@ def test_requests_of_one_more_variable(moto_server, environment, url):
 
 
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.long
 def test_it_is_appended_to_and_written_into_a_region(service, url, tmp_path):
     """An append needs a directory for the state of its one run."""
     old, new = dataset(title="it"), dataset(32, title="it").assign_coords(t=np.arange(32) * 2 + 64)

@@ -21,6 +21,7 @@ import seams
 import zarr
 from forks import python
 from helpers import Killed, contents, without_receipts
+from tiers import some
 
 import shardwrite
 from shardwrite import JournalError, SpecError
@@ -373,7 +374,7 @@ def test_the_root_is_written_once_after_all_arrays(both, monkeypatch):
     assert made[-2:] == ["time", "ours.zarr"]
 
 
-@pytest.mark.parametrize("is_given_up", [False, True])
+@pytest.mark.parametrize("is_given_up", some([False, True], True))
 def test_whatever_document_it_dies_before(tmp_path, monkeypatch, is_given_up):
     """The same call ends it, or it is given up; readers of the root see one length at any time."""
     write, old = shardwrite.place.directory.Directory.write, tmp_path / "old.zarr"
@@ -594,6 +595,7 @@ def n_shards(root):
     return sum(path.is_file() and path.name[0] != "." for path in root.rglob("c/*/*"))
 
 
+@pytest.mark.long
 def test_a_program_is_killed_that_appends_to_ten_variables(tmp_path):
     kill_and_go_on(tmp_path, n_variables=10, n_kills=2)
 
