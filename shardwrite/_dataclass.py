@@ -91,18 +91,18 @@ def _compiled(cls: Any) -> Callable[..., None]:
     body: list[str] = []
     for field in dataclasses.fields(cls):
         name = argument = value = field.name
-        made = f"_default_{name}"
+        default = f"_default_{name}"
         if field.default_factory is not dataclasses.MISSING:
-            known[made], argument = field.default_factory, f"{name}=_missing"
-            value = f"{made}() if {name} is _missing else {name}"
-            made = f"{made}()"
+            known[default], argument = field.default_factory, f"{name}=_missing"
+            value = f"{default}() if {name} is _missing else {name}"
+            default = f"{default}()"
         elif field.default is not dataclasses.MISSING:
-            known[made], argument = field.default, f"{name}={made}"
+            known[default], argument = field.default, f"{name}={default}"
         elif not field.init:
             continue
         if field.init:
             (keywords if field.kw_only else positional).append(argument)
-        body.append(f"_put(self, {name!r}, {value if field.init else made})")
+        body.append(f"_put(self, {name!r}, {value if field.init else default})")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     arguments = ["self", *positional, *(["*", *keywords] if keywords else [])]

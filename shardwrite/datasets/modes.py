@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from shardwrite.datasets.encode import nodes_of
@@ -76,8 +77,9 @@ def plans_of(
                 remedy="write the whole dataset first, without region",
             )
         return planned(call, store, engine), None
+    seen = dict[Path, bool]()
     targets = {
-        name: resolve_target(store, in_group(call, name), call.run_dir)
+        name: resolve_target(store, in_group(call, name), call.run_dir, seen=seen)
         for node in nodes_of(call.ds, call.encoding)[:1]
         for name in map(str, node.dataset.variables)
     }
@@ -85,7 +87,7 @@ def plans_of(
         return made, None
     for target in targets.values() if settles else ():
         settle_given_up(target)
-    return planned_into(call, store, place, changes, engine), changes
+    return planned_into(call, targets, place, changes, engine), changes
 
 
 def _made_before(

@@ -26,7 +26,7 @@ from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal.neighbours import unfinished, unfinished_updates
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
-from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
+from shardwrite.place.target import Target, resolve_new, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
@@ -149,7 +149,9 @@ def _planned(
 # ---- Variables that go into arrays that exist
 
 
-def planned_into(call: Call, store: Any, place: Place, changes: Changes, engine: Engine) -> Planned:
+def planned_into(
+    call: Call, targets: Mapping[str, Target], place: Place, changes: Changes, engine: Engine
+) -> Planned:
     """Plan updates of the arrays in a group, before any task runs; it raises what `planned` does.
 
     An append begins where all arrays end. If it was interrupted, it is the same one.
@@ -164,7 +166,7 @@ def planned_into(call: Call, store: Any, place: Place, changes: Changes, engine:
             remedy="write its nodes one by one, with group=",
         )
     made = values_into(nodes[0], place, changes)
-    variables = [_into(call, store, values, engine) for values in made.variables]
+    variables = [_into(call, targets, values, engine) for values in made.variables]
     starts = {
         v.path: v.plan.array_region.start[v.plan.append_axis]
         for v in variables
@@ -173,19 +175,20 @@ def planned_into(call: Call, store: Any, place: Place, changes: Changes, engine:
     first = min(starts.values(), default=0)
     for n, (variable, values) in enumerate(zip(variables, made.variables, strict=True)):
         if starts.get(variable.path, first) != first:
-            again = _into(call, store, values, engine, first)
+            again = _into(call, targets, values, engine, first)
             if again.target is None or not was_left(again.target, again.plan):
-                for name in starts:
-                    whole = resolve_target(store, in_group(call, name), call.run_dir)
-                    for run in unfinished_updates(whole):
-                        raise unfinished(run)
-                raise _of_other_lengths(starts, changes)
+                updates = (run for name in starts for run in unfinished_updates(targets[name]))
+                raise next(map(unfinished, updates), _of_other_lengths(starts, changes))
             variables[n] = again
     return Planned(tuple(variables), {"": made.document})
 
 
 def _into(
-    call: Call, store: Any, values: Values, engine: Engine, start: int | None = None
+    call: Call,
+    targets: Mapping[str, Target],
+    values: Values,
+    engine: Engine,
+    start: int | None = None,
 ) -> PlannedVariable:
     options = options_from(call, PlanOptions)
     if not values.is_sharded:
@@ -194,8 +197,7 @@ def _into(
     region = APPEND if is_append else values.region
     where = Where(region, values.axis or 0, casting="same_kind", start=start)
     with _naming(values.name, values.dims):
-        target = resolve_target(store, in_group(call, values.name), call.run_dir)
-        target = target_via(target, call.via)
+        target = target_via(targets[values.name], call.via)
         source, plan = region_plan(values.values, target, where, engine, options)
         source_of = ArrayChunks(source, plan.region)
         return PlannedVariable(values.name, source_of, plan, target_of_update(target, plan))

@@ -37,7 +37,7 @@ from shardwrite.format.node import (
 )
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, document_if_there, document_of
+from shardwrite.place.target import Target, by_groups, document_if_there, document_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import state_beside
 from shardwrite.stores.looking import is_there, parse_document
@@ -122,11 +122,9 @@ def list_again(targets: Sequence[Target], put: Put) -> None:
     The innermost groups come first. Documents of arrays are read after that of a group. So if
     another process enters a newer one meanwhile, that is not replaced by an older one.
     """
-    siblings: dict[object, list[Place]] = {}
-    for target in targets:
-        siblings.setdefault(target.above or target, []).append(target.place)
     inside: dict[str, tuple[Place, list[Place]]] = {}
-    for places in siblings.values():
+    for beside in by_groups(targets):
+        places = [target.place for target in beside]
         for group in places[0].groups_above():
             inside.setdefault(group.label, (group, []))[1].extend(places)
 

@@ -383,11 +383,13 @@ def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:
     return n
 
 
-def unfinished_updates(target: Target) -> list[RunDirectory]:
+def unfinished_updates(target: Target) -> Iterator[RunDirectory]:
     """Updates of an array that have not ended, and were not given up; nothing is changed."""
-    pairs = [(other, record_of(other)) for other in target.others if other.update]
-    runs = [RunDirectory(other, record) for other, record in pairs if record is not None]
-    return [run for run in runs if not run.is_in(TAKEN)]
+    for other in target.others:
+        record = record_of(other) if other.update else None
+        run = None if record is None else RunDirectory(other, record)
+        if run is not None and not run.is_in(TAKEN):
+            yield run
 
 
 def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
@@ -396,11 +398,7 @@ def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     - Returns: start and stop along each axis, in elements, or None where there is no such append.
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
-    for other in target.others:
-        record = record_of(other) if other.update else None
-        run = None if record is None else RunDirectory(other, record)
-        if run is None or run.is_in(TAKEN):
-            continue
+    for run in unfinished_updates(target):
         if is_there(run.path) and has_lost_array(run):
             continue
         identity = run.record.identity

@@ -667,12 +667,17 @@ REPLACE = 'give mode="w" to replace it'
 """Remedy where an array exists."""
 
 
-def firsts_of(targets: Iterable[Target]) -> frozenset[Target]:
-    """The first of some arrays in each group. What lies above the others is the same."""
-    found: dict[object, Target] = {}
+def by_groups(targets: Iterable[Target]) -> list[list[Target]]:
+    """Some arrays, together with those in the same group. What lies above these is the same."""
+    found: dict[object, list[Target]] = {}
     for target in targets:
-        found.setdefault(target.above or target, target)
-    return frozenset(found.values())
+        found.setdefault(target.above or target, []).append(target)
+    return list(found.values())
+
+
+def firsts_of(targets: Iterable[Target]) -> frozenset[Target]:
+    """The first of some arrays in each group; see `by_groups`."""
+    return frozenset(beside[0] for beside in by_groups(targets))
 
 
 def check_target(

@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import dask.array as da
 import numpy as np
 import xarray as xr
 
 import shardwrite
+from shardwrite.place.directory import Directory
 
 SIZES = {"shards": {"time": 20}, "chunks": {"time": 10, "x": 1000}}
 
@@ -39,6 +43,26 @@ def dataset(n_variables: int, seconds: float, start: int = 0) -> xr.Dataset:
         {"time": np.datetime64("2000-01-01", "ns") + hours},
         {"title": "many variables"},
     )
+
+
+@contextlib.contextmanager
+def documents_written(n: int, leaf: str = "") -> Iterator[None]:
+    """Have this process die, as it were, before it writes one document more than so many.
+
+    - `leaf`: name of those that count; all if it is empty.
+    """
+    from helpers import Killed  # which the program has not on its path
+
+    write, left = Directory.write, [n]
+
+    def write_or_die(place: Directory, name: str, *args: Any, **how: Any) -> Any:
+        left[0] -= leaf in ("", name)
+        if left[0] < 0:
+            raise Killed
+        return write(place, name, *args, **how)
+
+    with mock.patch.object(Directory, "write", write_or_die):
+        yield
 
 
 def main(store: str, n_variables: str, seconds: str, *words: str) -> None:

@@ -375,29 +375,21 @@ def test_the_root_is_written_once_after_all_arrays(both, monkeypatch):
 
 
 @pytest.mark.parametrize("is_given_up", some([False, True], True))
-def test_whatever_document_it_dies_before(tmp_path, monkeypatch, is_given_up):
+def test_whatever_document_it_dies_before(tmp_path, is_given_up):
     """The same call ends it, or it is given up; readers of the root see one length at any time."""
-    write, old = shardwrite.place.directory.Directory.write, tmp_path / "old.zarr"
+    old = tmp_path / "old.zarr"
     steps(0, 10).shardwrite.to_zarr(old, append_dim="time", **SIZES)
     how, seen = {"append_dim": "time", "mode": "a-"}, set()
     for k in itertools.count():
-        root, left = tmp_path / "x.zarr", [k]
+        root = tmp_path / "x.zarr"
         shutil.copytree(old, root)
-
-        def write_or_die(*args, left=left, **how):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return write(*args, **how)
-
-        monkeypatch.setattr(shardwrite.place.directory.Directory, "write", write_or_die)
         try:
-            steps(10, 15).shardwrite.to_zarr(root, **how)
+            with killed.documents_written(k):
+                steps(10, 15).shardwrite.to_zarr(root, **how)
         except Killed:
             is_whole = False
         else:
             is_whole = True
-        monkeypatch.setattr(shardwrite.place.directory.Directory, "write", write)
         own, (listed,) = documents(root)
         seen.add((frozenset(own), listed))
         check(root, steps(0, listed))
@@ -419,18 +411,8 @@ def test_whatever_document_it_dies_before(tmp_path, monkeypatch, is_given_up):
 
 def grown(root, n_changed):
     """An append that dies once so many arrays have their new length, or the root lists them."""
-    write, left = shardwrite.place.directory.Directory.write, [n_changed]
-
-    def write_or_die(place, leaf, *args, **how):
-        left[0] -= leaf == "zarr.json"
-        if left[0] < 0:
-            raise Killed
-        return write(place, leaf, *args, **how)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shardwrite.place.directory.Directory, "write", write_or_die)
-        with pytest.raises(Killed):
-            steps(10, 15).shardwrite.to_zarr(root, append_dim="time")
+    with killed.documents_written(n_changed, "zarr.json"), pytest.raises(Killed):
+        steps(10, 15).shardwrite.to_zarr(root, append_dim="time")
 
 
 @pytest.mark.parametrize("n_changed", [2, 6])
