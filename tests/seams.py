@@ -579,6 +579,7 @@ STEPS = {
     "begin a run": "journal.neighbours:begin_runs",
     "make the directory of a run": "journal.begin:_create",
     "look for a run": "journal.begin:tidied_run",
+    "claim the rest of a run": "journal.begin:_claim_rest",
     "look for a run to join": "runs.begin:tidied_run",
     "check the place": "runs.begin:check_place",
     "may make a directory": "runs.begin:_can_be_made",

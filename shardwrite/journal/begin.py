@@ -693,12 +693,15 @@ def _claim_rest(run: RunDirectory) -> bool:
                 if is_there(one.target.run_path / "plan.json"):
                     continue
                 is_same = one.record.replaces == _replaces(one.target, one.record)
-                if not (is_same and _claim_all([one])):
+                if is_same and _claim_all([one]):
+                    continue
+                if is_there(run.shared):  # else the run has ended, and no plan of it is left
                     raise JournalError(
                         f"another call has written {one.target.label} since the run {run.run} was "
                         "begun, which writes it, too. Make this call again with restart=True",
                         path=str(one.target.run_path),
                     )
+                return False
     except StoreError as error:
         if error.errno != errno.ENOENT or is_there(run.shared):
             raise

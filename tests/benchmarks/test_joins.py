@@ -8,14 +8,20 @@ import pytest
 
 from benchmarks import joins
 
-FEW = ["--processes", "2,4", "--at-once", "2"]
-
 
 @pytest.mark.parametrize(("limit", "code"), [(joins.LIMIT, 0), (0.01, 1)])
 def test_rows_that_differ_end_with_an_error(limit, code, monkeypatch, capfd):
     monkeypatch.setattr(joins, "LIMIT", limit)
-    assert joins.main(FEW) == code
-    *rows, told = map(json.loads, capfd.readouterr().out.splitlines())
-    assert [row["n_processes"] for row in rows] == [2, 4]
-    assert all(10 <= row["to_join"] <= 12 for row in rows)
+    monkeypatch.setattr(joins, "measure", lambda n, _: {"to_join": {2: 11, 4: 10.5}[n]})
+    assert joins.main(["--processes", "2,4"]) == code
+    *_, told = map(json.loads, capfd.readouterr().out.splitlines())
     assert told == {"spread": pytest.approx(0.5 / 11), "is_constant": code == 0}
+
+
+def test_a_row_counts_what_processes_do():
+    row = joins.measure(3, at_once=2)
+    assert row["n_processes"] == 3
+    # A few more where another process began or ended at the same moment.
+    assert 10 <= row["least_to_join"] <= row["to_join"] <= row["most_to_join"] <= 15
+    assert row["in_all"] > row["to_join"]
+    assert row["finalize_per_process"] > 1

@@ -186,6 +186,27 @@ def test_shards_of_a_run_that_has_just_begun_are_not_taken_for_other_files(
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
 
 
+@pytest.mark.parametrize("n_arrays", [1, 3])
+def test_a_run_that_ends_right_after_it_was_found_is_done(tmp_path, monkeypatch, n_arrays):
+    """A process finds the run of another one, which then finishes it."""
+    names = [f"{number}" for number in range(n_arrays)]
+    arrays = [str(tmp_path / "tree" / name) for name in names]
+
+    def write_all(fail=False):
+        gate = Gate(fail=fail)
+        gate.go.set()
+        sources = [gate.x, *(oracle.source(SHAPE, (8, 8)) for _ in names[1:])]
+        with dask.config.set(scheduler="sync"):
+            return shardwrite.store(sources, arrays, **KEYWORDS, source_id="a")
+
+    with pytest.raises(InterruptedError):
+        write_all(fail=True)
+    seams.before(monkeypatch, "claim the rest of a run", lambda _: write_all(), once=True)
+    assert [result.n_shards for result in write_all()] == [16] * n_arrays
+    for array in arrays:
+        oracle.check_whole(array, oracle.values(SHAPE))
+
+
 def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monkeypatch):
     """The lease of a writer is older than the first line of its journal; so leases are looked at
     after journals."""
