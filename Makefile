@@ -46,7 +46,7 @@ test: $(STAMP) $(NODE_STAMP)
 	$(PYTEST) $(TESTERS) -m "not long"
 
 test-long: $(STAMP) $(NODE_STAMP)
-	$(PYTEST) $(LONG_TESTERS) -m long
+	$(PYTEST) $(LONG_TESTERS) -m "long and not campaign"
 
 # The oldest versions that pyproject allows on the oldest Python, and the newest of all on the newest.
 compat: compat-lowest compat-newest

@@ -41,12 +41,13 @@ SLURM = HERE / "slurm"
 FORKS = str(HERE / "forks")
 OF_TESTS = [FORKS, str(HERE / "tiers"), str(HERE)]
 sys.path[:0] = OF_TESTS  # where tests find `forks`, `tiers` and `seams`
-from tiers import is_left_to_the_long_tier  # noqa: E402
+from tiers import Drawn, is_left_to_the_long_tier, left_to_the_campaign  # noqa: E402
 
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
 BUCKETS, N_GROUPS = "tests/buckets/", 3
+QUICK = "not long"
 # One process runs all tests whose names begin with one of the words.
 TOGETHER = (
     ("tests/slurm/",),
@@ -81,7 +82,7 @@ def pytest_configure(config):
     clone each process would otherwise compile every file, because all would be at the same one.
     """
     gc.disable()  # what is collected stays; a fifth of the time would go into looking at it
-    if "not long" in config.option.markexpr and has_room(MEMORY, 2**33):
+    if QUICK in config.option.markexpr and has_room(MEMORY, 2**33):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     names = getattr(config, "workerinput", {})
     if not names or any("::" in place for place in config.args):
@@ -100,28 +101,49 @@ def is_collected(path):
 
 @pytest.hookimpl(tryfirst=True)  # before marks select
 def pytest_collection_modifyitems(config, items):
-    """Leave most cases of large families to the long tier.
+    """Leave most cases of large families to the long tier, and many of these to the campaign.
 
     Tests that may take longest begin first, so that no process is left alone with one of them
     while the others, which run tests beside it, have nothing to do.
 
     The limit in time that a test has been given tells how long it takes. Tests on SLURM begin
-    before all others, because one process takes all of them.
+    before all others, and then other groups, because one process takes all tests of a group.
     """
-    usual = float(config.getini("timeout"))
+    usual, is_quick = float(config.getini("timeout")), QUICK in config.option.markexpr
 
     def limit(item):
         marker = item.get_closest_marker("timeout")
         return float(marker.args[0]) if marker is not None else usual
 
     is_named = any("::" in place for place in config.args)  # then all of its quick cases run
+    cases_of = {}
     for item in () if is_named else items:
         file = str(item.path.relative_to(HERE)) if HERE in item.path.parents else ""
         is_short = item.get_closest_marker("compat") is not None  # with other versions, too
         if not is_short and is_left_to_the_long_tier(file, item.name):
             item.add_marker(pytest.mark.long)
+        if item.get_closest_marker("campaign") is None:
+            cases_of.setdefault(file, {})[item.name] = item
+    for file, cases in cases_of.items():
+        for name in left_to_the_campaign(file, {name: told(one) for name, one in cases.items()}):
+            cases[name].add_marker(pytest.mark.campaign)
     items.sort(key=lambda item: item.path)  # the same order in all processes
-    items.sort(key=lambda item: (SLURM in item.path.parents, limit(item)), reverse=True)
+    items.sort(
+        key=lambda item: (
+            SLURM in item.path.parents,
+            bool(group_of(item.nodeid, is_quick=is_quick)),
+            limit(item),
+        ),
+        reverse=True,
+    )
+
+
+def told(item):
+    """Whether a case is long, and what `left_to_the_campaign` is to know of it."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    kinds = {(k, str(value)) for k, value in parameters.items() if not isinstance(value, Drawn)}
+    facts = {item.originalname, *kinds}
+    return item.get_closest_marker("long") is not None, frozenset(facts)
 
 
 def pytest_collection_finish():
@@ -148,11 +170,15 @@ class SomeTogether(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        is_quick = "not long" in self.config.option.markexpr
-        if nodeid.startswith(BUCKETS) and not is_quick:
-            return f"{BUCKETS} {zlib.crc32(nodeid.encode()) % N_GROUPS}"
-        groups = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
-        return next((words[0] for words in groups if nodeid.startswith(words)), nodeid)
+        return group_of(nodeid, is_quick=QUICK in self.config.option.markexpr) or nodeid
+
+
+def group_of(nodeid, *, is_quick):
+    """The group of tests that one process runs, or an empty string."""
+    if nodeid.startswith(BUCKETS) and not is_quick:
+        return f"{BUCKETS} {zlib.crc32(nodeid.encode()) % N_GROUPS}"
+    groups = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
+    return next((words[0] for words in groups if nodeid.startswith(words)), "")
 
 
 @pytest.hookimpl(optionalhook=True)

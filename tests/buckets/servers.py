@@ -34,12 +34,23 @@ _MOTO = """
 import io, logging, sys, threading
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 from moto import backends
+from moto.core.serialize import BaseXMLSerializer
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 # For each request it would list its own directory, and look at each of 170 names in it.
 services = frozenset(backends.list_of_moto_modules())
 backends.list_of_moto_modules = lambda: services
+# Of each listed object it would look at each name that any service of Amazon might call it by.
+one_by_one = BaseXMLSerializer._serialize_type_list
+
+def as_listed(serializer, serialized, value, shape, key):
+    if shape.name != "ObjectList":
+        return one_by_one(serializer, serialized, value, shape, key)
+    name = serializer.get_serialized_name(shape, key)
+    serializer._default_serialize(serialized, value, shape.member, name)
+
+BaseXMLSerializer._serialize_type_list = as_listed
 service, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
 def one_at_a_time(environ, start_response):

@@ -164,9 +164,15 @@ def test_encoded_chunks_that_make_too_large_a_shard(moto, url, x, small_requests
 
 
 @LONG
-@pytest.mark.parametrize("via", [True, False])
 @pytest.mark.parametrize(
-    ("service", "n_pieces"), [("moto", 100), ("seaweed", 350)], indirect=["service"]
+    ("service", "n_pieces", "via"),
+    [
+        ("moto", 100, True),
+        ("seaweed", 350, False),
+        pytest.param("moto", 100, False, marks=pytest.mark.campaign),
+        pytest.param("seaweed", 350, True, marks=pytest.mark.campaign),
+    ],
+    indirect=["service"],
 )
 def test_a_very_large_object(service, url, n_pieces, tmp_path, via):
     """300 MB, which moto keeps in memory, and 1 GB; in memory once, or in a file."""

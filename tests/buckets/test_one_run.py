@@ -195,6 +195,7 @@ def test_a_call_for_some_of_them_and_another_array(moto, url):
     assert not [key for key in moto.keys_of(url) if "shardwrite-run" in key]
 
 
+@pytest.mark.long
 def test_a_call_of_another_plan_for_one_of_them_is_refused(moto, url):
     begin(url)
     x = da.from_array(VALUES, chunks=(16, 32))
@@ -285,6 +286,7 @@ def other_names(root, offset=0, *, names, **more):
         )
 
 
+@pytest.mark.long
 def test_nothing_is_copied_of_an_array_that_is_not_finished(moto, url, tmp_path):
     """Its document is there from the first, and its state lies in another array."""
     with pytest.raises(KeyboardInterrupt):
@@ -380,6 +382,7 @@ def slow(block):
     return block
 
 
+@pytest.mark.long
 def test_an_array_is_added_to_a_call_that_was_interrupted(moto, url):
     """A run of its own writes it, whose state lies with that of the others."""
     with pytest.MonkeyPatch.context() as patch:
@@ -472,6 +475,7 @@ def test_a_delayed_run(moto, url):
     check(moto, url)
 
 
+@pytest.mark.long
 def test_a_hierarchy_is_converted_in_parts(moto, url, tmp_path, monkeypatch):
     import zarr
 
@@ -509,6 +513,7 @@ def test_a_part_of_some_of_the_arrays(moto, url):
 
 
 @pytest.mark.parametrize("restart", some([False, True], True))
+@pytest.mark.long
 def test_arrays_that_are_reached_with_other_keys_have_runs_of_their_own(moto_server, url, restart):
     """One run would look at all of its arrays with the keys of one."""
     keys = {"AKIAONE": "/y/", "AKIATWO": "/a/"}

@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--twice", type=int, default=0, help="kill the second call there, too")
     parser.add_argument("--ways", nargs="+", default=["same call", "give up"])
     parser.add_argument("--in-place", action="store_true", help="change shards in place")
+    parser.add_argument("--json", type=Path, help="write what was found to this file")
     given = parser.parse_args()
     how.update({"strategy": IN_PLACE} if given.in_place else {})
     warnings.simplefilter("ignore")
@@ -160,16 +161,19 @@ def main() -> None:
             for way in given.ways:
                 kill_at = given.first
                 while True:
-                    found = run_case(made, top / "home", way, kill_at, given.twice)
-                    if found == "done":
+                    trouble = run_case(made, top / "home", way, kill_at, given.twice)
+                    if trouble == "done":
                         break
                     n_kills += 1
-                    if found:
-                        troubles.append(f"{way}, killed at {kill_at}: {found}")
+                    if trouble:
+                        troubles.append(f"{way}, killed at {kill_at}: {trouble}")
                     kill_at += given.every
     finally:
         shutil.rmtree(top)
-    print(json.dumps({"kills": n_kills, "troubles": troubles}))
+    found = json.dumps({"kills": n_kills, "troubles": troubles})
+    if given.json:
+        given.json.write_text(found)
+    print(found)
     sys.exit(1 if troubles else 0)
 
 

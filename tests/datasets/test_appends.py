@@ -21,7 +21,6 @@ import seams
 import zarr
 from forks import python
 from helpers import Killed, contents, without_receipts
-from tiers import some
 
 import shardwrite
 from shardwrite import JournalError, SpecError
@@ -374,7 +373,8 @@ def test_the_root_is_written_once_after_all_arrays(both, monkeypatch):
     assert made[-2:] == ["time", "ours.zarr"]
 
 
-@pytest.mark.parametrize("is_given_up", some([False, True], True))
+@pytest.mark.long
+@pytest.mark.parametrize("is_given_up", [False, True])
 def test_whatever_document_it_dies_before(tmp_path, is_given_up):
     """The same call ends it, or it is given up; readers of the root see one length at any time."""
     old = tmp_path / "old.zarr"
@@ -587,6 +587,7 @@ def test_a_program_with_two_workers_is_killed(tmp_path):
     kill_and_go_on(tmp_path, n_variables=6, n_kills=2, words=["workers"])
 
 
+@pytest.mark.long
 def test_two_workers_append(both):
     with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
         steps(10, 30).shardwrite.to_zarr(both.ours, append_dim="time")
@@ -599,6 +600,7 @@ def test_two_workers_append(both):
     check(both.ours, wanted)
 
 
+@pytest.mark.long
 def test_two_programs_make_the_same_append_at_once(tmp_path):
     root = tmp_path / "x.zarr"
     killed.dataset(4, 0).shardwrite.to_zarr(root, append_dim="time", **killed.SIZES)

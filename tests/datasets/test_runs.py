@@ -19,6 +19,7 @@ import pytest
 import seams
 import zarr
 from helpers import Killed, contents, without_receipts
+from tiers import some
 
 import shardwrite
 from shardwrite import SpecError
@@ -97,11 +98,13 @@ def kill_and_go_on(tmp_path, *, n_variables, n_kills, seed):
     check(root, ds)
 
 
+@pytest.mark.long
 def test_ten_variables_are_killed_and_made_again(tmp_path):
     kill_and_go_on(tmp_path, n_variables=10, n_kills=2, seed=1)
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_forty_variables_are_killed_many_times(tmp_path):
     kill_and_go_on(tmp_path, n_variables=40, n_kills=3, seed=2)
 
@@ -242,7 +245,7 @@ def test_one_variable_later(tmp_path):
     assert ds.shardwrite.to_zarr(tmp_path / "x.zarr", compute=False).compute().n_shards == 1
 
 
-@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("mode", some(["w-", "w"], "w-"))
 def test_whatever_document_it_dies_before_the_same_call_ends_it(tmp_path, mode):
     """Nobody opens a group that lacks arrays, and in the end all is as if it had never died."""
     old, new = small(9, title="old"), small(title="new")

@@ -272,6 +272,18 @@ def of_calls(found) -> Numbers:
     )
 
 
+def of_left_out(found) -> Numbers:
+    """Of `left_out.py`, whose tests judge by themselves."""
+    return Numbers(
+        runs=found["cases"], vacuous=found["vacuous"], left=0, troubles=found["troubles"]
+    )
+
+
+def of_appends(found) -> Numbers:
+    """Of `appended.py`, where a trouble is also what is left over."""
+    return Numbers(runs=found["kills"], left=0, troubles=found["troubles"])
+
+
 def of_mutants(found) -> Numbers:
     """Of `fuzz.py`."""
     return Numbers(
@@ -429,6 +441,15 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1, 1, "manifests.py --every 7 --last 4", of_ends)
     name = "power cut before an effect on an array that keeps a manifest, ext4"
     yield Row(name, 200, 50, "manifest_cuts.py --cases {n} --seed {seed}", of_ends)
+    for what, options in {
+        "a dataset is appended to": "",
+        "a dataset is appended to, each shard in its place": " --in-place",
+        "an append to a dataset is made again after another kill": " --twice 61",
+    }.items():
+        name = f"SIGKILL before every fifth effect while {what}"
+        yield Row(name, 1, 1, f"../datasets/appended.py --every 5{options}", of_appends)
+    name = "every case that the long tier of the tests leaves out"
+    yield Row(name, 1, 1, "left_out.py", of_left_out)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():
         name = f"a job of 10,000 shards in {groups} groups, killed 20 times"
         command = f"kills.py {way} --kills {{n}} --seed {{seed}}"

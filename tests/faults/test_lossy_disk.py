@@ -145,6 +145,7 @@ def test_a_sample_of_failed_writes(disks):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_another_sample_of_failed_writes(disks):
     check_follow_ups(disks, {1})
 

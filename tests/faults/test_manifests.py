@@ -55,12 +55,13 @@ def test_effects_of_every_operation(tmp_path, share):
         *("update in place", "append in place", "erase", "append", "stream", "compaction"),
         *("repair", "salvage", "update by restart"),
     ]
-    found = run(tmp_path, "--operations", *names[share::4], "--every", "67", "--last", "2")
+    found = run(tmp_path, "--operations", *names[share::4], "--every", "97", "--last", "2")
     assert len(found) > 12
     assert {case["operation"] for case in found} == set(names[share::4])
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_power_cuts(tmp_path):
     if why := power_cut.missing("ext4"):
         pytest.skip(why)
@@ -74,5 +75,5 @@ def test_power_cuts(tmp_path):
 def test_power_cuts_under_every_operation(tmp_path):
     if why := power_cut.missing("ext4"):
         pytest.skip(why)
-    found = run(tmp_path, "--cases", "30", "--seed", "2", script=CUTS)
+    found = run(tmp_path, "--cases", "20", "--seed", "2", script=CUTS)
     assert len({case["operation"] for case in found}) >= 14

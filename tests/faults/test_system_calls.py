@@ -59,9 +59,11 @@ def test_a_failed_sync_is_not_called_again(shim, tmp_path):
     ids=" ".join,
 )
 def test_every_failing_call(shim, tmp_path, calls):
-    """Every 14th call fails with EIO, and every 28th one with another error, in turn. Of runs
-    that sync less it is a third, and of calls that only look every 37th; the campaign has all."""
+    """Of half of the kinds, every 14th call fails with EIO, and every 28th one with another error,
+    in turn. Of runs that sync less it is a third, and of calls that only look every 37th; the
+    campaign has all."""
     step = ["--every", "37"] if calls == LOOKS else ["--turns", "2", "--every", "14"]
+    step += ["--share", "0.5", "--seed", "5"]
     summary = run(shim, tmp_path, "failing_calls.py", "--calls", *calls, *step)
     assert summary["lost"] == 0
     assert summary["fired"] > 12
@@ -93,6 +95,7 @@ def test_every_failing_call_under_updates(shim, tmp_path, operation):
         tmp_path,
         "failing_updates.py",
         *("--operations", operation, "--errors", "EIO", "--every", "21"),
+        *("--share", "0.6", "--seed", "5"),
     )
     assert summary["fired"] > 14
     assert summary["raised"] > 4

@@ -335,7 +335,7 @@ def test_any_sequence_of_updates():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(2))
 def test_many_sequences_of_updates(part):
-    run(seed(part)(type("MoreUpdates", (Updates,), {})), 5, 40)
+    run(seed(part)(type("MoreUpdates", (Updates,), {})), 3, 40)
 
 
 REGION = (slice(1, 7), slice(2, 9))

@@ -270,6 +270,7 @@ def public():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
+@pytest.mark.long
 def test_a_list_of_another_user_is_refused_before_the_first_byte(public):
     """The directory below is the second user's own, and the group is not."""
     groups = [public / name for name in ("root", "closed", "sticky", "open", "no list")]

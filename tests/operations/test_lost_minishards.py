@@ -174,6 +174,7 @@ def test_whole_scales_are_good(tmp_path, encoding, hash_, index, all_chunks):
         assert lost.read_bytes() == good
 
 
+@pytest.mark.long
 def test_copies_and_conversions_are_good(tmp_path):
     array = zarr.create_array(
         tmp_path / "x.zarr", shape=(10, 9, 8), chunks=(4, 4, 4), dtype="uint32",

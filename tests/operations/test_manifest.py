@@ -70,6 +70,7 @@ def test_a_new_array(tmp_path, keywords):
     assert check(tmp_path / "x", given=given)
 
 
+@pytest.mark.long
 def test_later_and_in_parts_and_together(tmp_path):
     given = values()
     later = source(given).to_sharded_zarr(tmp_path / "a", compute=False, **LAYOUT)
@@ -101,6 +102,7 @@ def test_an_array_that_is_created_and_filled(tmp_path):
     assert "nonempty_chunks" not in zarr.open_array(path).attrs
 
 
+@pytest.mark.long
 def test_a_store_in_memory_and_a_hierarchy_of_2022(tmp_path):
     store = zarr.storage.MemoryStore()
     source(values()).to_sharded_zarr(store, name="x", run_dir=tmp_path, **LAYOUT)
@@ -124,6 +126,7 @@ STRATEGIES = [
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.long
 def test_updates(tmp_path, strategy):
     """Chunks appear and disappear, in a group with consolidated metadata."""
     group, path = tmp_path / "g", tmp_path / "g/x"
@@ -262,6 +265,7 @@ def test_while_a_run_goes_on(tmp_path):
     assert n_seen
 
 
+@pytest.mark.long
 def test_two_updates_at_once(tmp_path):
     """Of different shards; each keeps what the other has listed."""
     path = tmp_path / "x"

@@ -100,6 +100,7 @@ def test_a_name_that_is_no_text(tmp_path, call):
     assert listing(tmp_path) == before
 
 
+@pytest.mark.long
 def test_an_upload_keeps_reserved_names(tmp_path):
     obstore = pytest.importorskip("obstore.store")
     bucket = obstore.MemoryStore()

@@ -60,6 +60,7 @@ def test_a_new_shape(tmp_path, shape):
     check(path, np.concatenate([wanted, more[:1]]))
 
 
+@pytest.mark.long
 def test_the_same_call_after_it_was_cut_off(tmp_path):
     """What is no longer there is not called done."""
     path = tmp_path / "x"

@@ -94,6 +94,7 @@ def test_a_machine_that_is_too_small_says_so_in_numbers(tmp_path, x, on_machine)
     assert shardwrite.write_part(x, tmp_path / "x", 0, 1, memory_limit="1GB").n_shards == 144
 
 
+@pytest.mark.long
 def test_a_number_of_parts_taken_over_by_another(tmp_path, x):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
     for k in range(0, 20, 2):
@@ -180,6 +181,7 @@ def test_begun_in_parts_and_finished_by_a_write(tmp_path, x):
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], VALUES)
 
 
+@pytest.mark.long
 def test_slabs_go_by_way_of_part_files_of_one_row_at_a_time(tmp_path, on_machine):
     """A part of many rows never holds the encoded units of more than one."""
     slabs = da.from_array(VALUES, chunks=(2, 96))
@@ -369,6 +371,7 @@ def begun_and_written(path, x, n_parts=1, **keywords):
 
 
 @seams.checked_at_a_time(40)
+@pytest.mark.long
 def test_a_killed_finalize_goes_on_where_it_was(tmp_path, x, opened, monkeypatch):
     path = tmp_path / "x"
     begun_and_written(path, x)
@@ -425,6 +428,7 @@ def test_a_shard_that_is_lost_or_changed_after_its_check_is_missed(tmp_path, x):
     change_after_check(tmp_path / "x", x, deep=False)
 
 
+@pytest.mark.long
 def test_so_is_a_shard_that_was_decoded_after_a_power_cut(tmp_path, x):
     change_after_check(tmp_path / "x", x, deep=True)
 

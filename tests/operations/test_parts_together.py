@@ -108,6 +108,7 @@ def test_an_end_of_one_array_names_parts_over_all_arrays(tmp_path, arrays, place
     assert [one.n_shards for one in shardwrite.finalize(new, names=NAMES)] == [16, 16, 8]
 
 
+@pytest.mark.long
 def test_an_end_of_one_array_that_alone_is_not_whole(tmp_path, arrays):
     new = tmp_path / "new"
     shardwrite.prepare(arrays, new, plans_of(arrays), names=NAMES)
@@ -120,6 +121,7 @@ def test_an_end_of_one_array_that_alone_is_not_whole(tmp_path, arrays):
     shardwrite.finalize(new, name="c", n_parts=4)
 
 
+@pytest.mark.long
 def test_sources_that_plans_name_need_not_be_given_again(tmp_path, arrays):
     olds = [zarr.create_array(tmp_path / f"old{n}", data=x.compute()) for n, x in enumerate(arrays)]
     new = tmp_path / "new"

@@ -284,6 +284,7 @@ def test_hostile_chunks(tmp_path, encoding, fault):
     assert shardwrite.verify(written.path, deep=True).is_good
 
 
+@pytest.mark.long
 def test_the_codecs_stay_in_volumes(tmp_path):
     """A sharded array of the same data has codecs that readers of Zarr know."""
     root = tmp_path / "v"

@@ -297,6 +297,7 @@ def test_bytes_that_two_entries_name_are_nobodys_unused_bytes(tmp_path):
     assert shardwrite.verify(path, deep=True).is_good
 
 
+@pytest.mark.long
 def test_waste_is_bounded_counted_and_compacted(path):
     for version in range(6):
         new = da.from_array(values((64, 64), version), chunks=32)

@@ -240,6 +240,7 @@ def kills(tmp_path, *arguments):
     return cases
 
 
+@pytest.mark.long
 def test_kills(tmp_path):
     """A kill before some effects of the replacement, and before some of giving it up."""
     names = ("give up a replacement in a group", "replacement, or give up")

@@ -165,6 +165,7 @@ def test_no_elements(tmp_path, shape):
 
 @quick
 @given(problems(max_ndim=3), st.sampled_from(["1kB", "100kB", None]))
+@pytest.mark.long
 def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
     shape, shards, chunks, source, strategy, _ = problem
     x = da.zeros(shape, chunks=source, dtype="i4")

@@ -124,6 +124,7 @@ def test_files_are_not_adopted_as_a_scale(tmp_path):
     check(tmp_path / "v")
 
 
+@pytest.mark.long
 def test_copies_of_scales_and_volumes_replace_such(tmp_path):
     """As long as the info that stands there in the end describes what was copied."""
     other = VALUES[::-1] + 1

@@ -115,6 +115,7 @@ def tree(path: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wing", BLOCKED)
 def test_the_core_works_without_a_wing(tmp_path, wing):
     run(WORK, tmp_path / "x.zarr", wing)
