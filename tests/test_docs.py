@@ -34,6 +34,7 @@ WALKS = ("README.md", "guide.md")  # through most that there is
 SLOW = (
     *("figures.md", "performance.md", "scale.md"),  # they run benchmarks
     *("convert.md", "files.md", "hdf5.md", "nested.md", "precomputed.md", "slurm.md"),
+    "xarray.md",
 )
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 

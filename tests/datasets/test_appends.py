@@ -534,6 +534,7 @@ def appended(tmp_path, *words):
     return found["kills"]
 
 
+@pytest.mark.long
 def test_some_kills_before_effects(tmp_path):
     assert appended(tmp_path, "--first", 29, "--every", 97) >= 6
 

@@ -284,6 +284,7 @@ def test_two_programs_make_the_same_call_at_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
+@pytest.mark.long
 def test_two_workers_write_it(tmp_path):
     root, ds = tmp_path / "x.zarr", killed.dataset(6, 0)
     with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None):

@@ -38,13 +38,8 @@ def test_a_strike_under_every_fourth_operation(tmp_path, fault):
     assert len(found["operations"]) >= len(kinds) // 2
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(fault, marks=pytest.mark.long if fault == "cut" else ())
-        for fault in interruptions.FAULTS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("fault", interruptions.FAULTS)
 def test_strikes_under_a_conversion_that_consumes(tmp_path, fault):
     """With each of the next steps."""
     if fault == "cut" and (why := why_not("ext4")):

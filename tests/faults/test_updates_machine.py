@@ -328,7 +328,7 @@ def run(machine, n_runs, n_steps):
 
 
 def test_any_sequence_of_updates():
-    run(Updates, 4, 15)
+    run(Updates, 2, 15)
 
 
 @pytest.mark.long

@@ -98,7 +98,7 @@ def written(tmp_path, shards, side):
 
 
 @pytest.mark.parametrize(
-    ("shards", "side"), [pytest.param(1, 64, marks=pytest.mark.long), (1, 32), (4, 8)]
+    ("shards", "side"), [pytest.param(1, 64, marks=pytest.mark.long), (1, 16), (4, 8)]
 )
 def test_what_is_written_grows_as_the_number_of_chunks(tmp_path, shards, side):
     """Up to 4,096 chunks, one at a time: each shard is put once, and every byte of it."""

@@ -107,16 +107,26 @@ def _all_ended(tasks):
     return tasks if all(facts["JobState"] in ENDED for facts in tasks.values()) else None
 
 
-@pytest.fixture(scope="package", autouse=True)
-def favoured():
-    """Let this process and its jobs go first: it runs all tests on SLURM one after the other, while
-    the others share all other tests."""
+@contextlib.contextmanager
+def going_first():
+    """Give this process, and what it starts, a higher priority, if it may have one.
+
+    It runs all tests on SLURM one after the other, while the others share all other tests.
+    """
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness - 5)
-    yield
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def favoured():
+    with going_first():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -130,9 +140,10 @@ def cluster():
     directory = Path(
         tempfile.mkdtemp(prefix="shardwrite-slurm-", dir="/tmp")
     )  # munged wants short, safe paths
-    done = subprocess.run(
-        [HERE / "cluster.sh", "up", directory], capture_output=True, text=True, timeout=120
-    )
+    with going_first():  # the daemons, too, which start before the first module
+        done = subprocess.run(
+            [HERE / "cluster.sh", "up", directory], capture_output=True, text=True, timeout=120
+        )
     try:
         if done.returncode:
             pytest.fail(f"SLURM did not come up: {done.stdout}{done.stderr}")
