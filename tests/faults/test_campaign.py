@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import campaign
+import left_out
 from leftovers import left_over, names_in
 
 ROW = next(row for row in campaign.rows() if row.wanted > 1)
@@ -100,6 +101,14 @@ def test_the_command_for_a_release_says_no_to_the_stored_rows():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert ROW.name in done.stdout
+
+
+@pytest.mark.long
+def test_cases_that_the_long_tier_leaves_out_are_run():
+    found = left_out.run("tests/format/test_order.py", "-p", "no:cacheprovider")
+    numbers = campaign.of_left_out(found)
+    assert numbers.runs > 10
+    assert (numbers.left, numbers.troubles) == (0, [])
 
 
 def test_left_over_are_new_names_that_are_no_part_of_an_array(tmp_path):

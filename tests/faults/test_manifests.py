@@ -55,7 +55,7 @@ def test_effects_of_every_operation(tmp_path, share):
         *("update in place", "append in place", "erase", "append", "stream", "compaction"),
         *("repair", "salvage", "update by restart"),
     ]
-    found = run(tmp_path, "--operations", *names[share::4], "--every", "97", "--last", "2")
+    found = run(tmp_path, "--operations", *names[share::4], "--every", "67", "--last", "2")
     assert len(found) > 12
     assert {case["operation"] for case in found} == set(names[share::4])
 

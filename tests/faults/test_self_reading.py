@@ -31,7 +31,7 @@ def test_killed_before_some_effects(tmp_path, begin):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_call_with_every_strategy(tmp_path):
-    check(tmp_path, "threads", 9, 5)
+    check(tmp_path, "threads", 12, 5)
 
 
 @pytest.mark.long
@@ -40,4 +40,4 @@ def test_every_call_with_every_strategy(tmp_path):
 def test_killed_on_workers_and_in_a_bucket(tmp_path, where):
     if where == "moto":
         pytest.importorskip("moto.server", reason="moto is not installed")
-    check(tmp_path, where, 3, 6)
+    check(tmp_path, where, 4, 6)

@@ -128,7 +128,7 @@ SAMPLED = {
     "write/test_protocol.py": 5,
 }
 """Files of which the default tier runs one case in so many of each test with parameters, chosen by
-name. The long tier runs the others."""
+name. The long tier runs many of the others."""
 
 SAMPLED_AGAIN = {
     **dict.fromkeys(
@@ -199,8 +199,10 @@ def drawn(n: int, n_quick: int) -> list[Any]:
     So many show each kind of case several times; nothing that more of them found is known. Another
     thousand is tried by ``RANDOM_CASES=1000 make test-long``.
     """
-    n += int(os.environ.get("RANDOM_CASES", "0"))
-    return some(map(Drawn, range(n)), *range(n_quick))
+    more = range(
+        n, n + int(os.environ.get("RANDOM_CASES", "0"))
+    )  # all of them, where they are wanted
+    return some([*map(Drawn, range(n)), *more], *range(n_quick))
 
 
 def tried(n: int, drawn: Callable[[Any], Any], check: Callable[..., None]) -> Callable[..., None]:
