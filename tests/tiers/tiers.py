@@ -96,7 +96,7 @@ SAMPLED = {
     "operations/test_transformer_2022.py": 5,
     "operations/test_uint64_shards.py": 4,
     "operations/test_unsharded.py": 5,
-    "operations/test_values.py": 8,
+    "operations/test_values.py": 5,
     "operations/test_verify.py": 4,
     "operations/test_zarr_targets.py": 9,
     "plan/test_huge_shapes.py": 4,
