@@ -371,7 +371,9 @@ ON_THE_COMMAND_LINE = {
     "write x.raw out --dtype flot32 --shape 5": (2, "--dtype flot32", "uint16"),
     "write x.raw out --dtype float32 --shape 5x5": (2, "'5x5' is no shape", "5,5"),
     "write objects.npy out": (2, "Python objects", "fixed-size dtype"),
-    "write https://user:pass@host/x.npy out": (2, "only local files are read", "copy it to a local file"),
+    "write https://user:pass@host/x.npy out": (2, "holds credentials", "default_headers in client_options of storage_options"),
+    "write ftp://user:pass@host/x.npy out": (2, "only local files are read", "copy it to a local file"),
+    "write x.npy https://host/x": (2, "on a web server, which is only read", "s3://bucket/x.zarr\n"),
     "write empty.zarr out": (2, "there is no array in it", "with an array"),
     # places
     "write x.npy array.zarr --shards 16 --chunks 4": (2, "DST ", "give --overwrite to replace it"),
