@@ -110,8 +110,8 @@ _ADDRESSES = {
     "http": "the URL",
 }
 _FORBIDDEN = {
-    "http": "the server forbids it. Some do so where a file is missing. If it wants to know who you "
-    "are, set {keys}",
+    "http": "the server forbids it. Some do so where a file is missing. If it wants to know who "
+    "you are, set {keys}",
 }
 _NO_RIGHT = (
     "the keys have no right to do that. They need the rights to read, list, write and delete "
@@ -979,7 +979,7 @@ class BucketStore(WholeStore):
 
         def see() -> Seen:
             try:
-                options = wanted if self._probed.has_ranges else {}
+                options = wanted if self._probed.has_ranges else None
                 answer = obstore.get(self._obstore, name, options=options)
             except NotSupportedError:  # a simple web server gives the whole object or nothing
                 self._probed.has_ranges = False

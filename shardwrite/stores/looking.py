@@ -304,6 +304,8 @@ def read_plain(path: str, most_nbytes: int) -> bytes:
 class PosixReader:
     """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
 
+    is_distant = False
+
     def __init__(self, key: str, path: str) -> None:
         self._key = key
         self.fd, facts = _opened(path, os.O_RDONLY)
