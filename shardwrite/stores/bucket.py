@@ -100,7 +100,7 @@ _KEYS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN)",
     "gs": "GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN)",
-    "http": "default_headers in client_options of storage_options",
+    "http": "default_headers in client_options of the setting shardwrite.storage",
 }
 
 _ADDRESSES = {

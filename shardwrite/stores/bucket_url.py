@@ -310,7 +310,8 @@ def _parsed(url: str) -> _Address:
             "holds credentials, which would be seen in messages and logs",
             field="store",
             value=url,
-            remedy="give them as default_headers in client_options of storage_options"
+            remedy="give them as default_headers in client_options of the setting "
+            "shardwrite.storage, or of storage_options"
             if is_web
             else "set them in the environment, such as AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or in storage_options",
