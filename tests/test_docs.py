@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITHOUT_EXAMPLES = {
     *("contributing.md", "faq.md", "glossary.md", "reference/api.md", "speed.md"),
+    *("reference/run-state.md", "reliability-measured.md"),
     *(f"{folder}/README.md" for folder in ("coming-from", "howto", "reference")),
     *(f"design/{page.name}" for page in (DOCS / "design").glob("*.md")),
 }
@@ -36,7 +37,10 @@ PEERS = {
     "cloud-volume.md": "cloudvolume",
     "icechunk.md": "icechunk",
 }  # pages that need another tool
-WALKS = ("README.md", "guide.md")  # through most that there is
+WALKS = (  # through most that there is
+    *("README.md", "guide.md", "drop-in.md", "updates.md", "extending.md"),
+    *("checking.md", "stores.md", "streaming.md"),
+)
 SLOW = (
     *("figures.md", "performance.md", "scale.md"),  # they run benchmarks
     *("convert.md", "files.md", "hdf5.md", "nested.md", "precomputed.md", "slurm.md"),
