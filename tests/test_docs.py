@@ -25,7 +25,7 @@ DOCS = ROOT / "docs"
 EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITHOUT_EXAMPLES = {
     *("contributing.md", "faq.md", "glossary.md", "reference/api.md", "speed.md"),
-    *("reference/run-state.md", "reliability-measured.md"),
+    *("reference/run-state.md", "reliability-measured.md", "buckets-state.md", "howto/icechunk.md"),
     *(f"{folder}/README.md" for folder in ("coming-from", "howto", "reference")),
     *(f"design/{page.name}" for page in (DOCS / "design").glob("*.md")),
 }
