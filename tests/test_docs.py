@@ -43,7 +43,8 @@ WALKS = (  # through most that there is
 )
 SLOW = (
     *("figures.md", "performance.md", "scale.md"),  # they run benchmarks
-    *("convert.md", "files.md", "hdf5.md", "nested.md", "precomputed.md", "slurm.md"),
+    *("convert.md", "convert-files.md", "convert-in-place.md", "chunks-with-data.md"),
+    *("files.md", "hdf5.md", "nested.md", "precomputed.md", "volumes.md", "meshes.md", "slurm.md"),
 )
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
