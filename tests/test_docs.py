@@ -45,6 +45,7 @@ SLOW = (
     *("figures.md", "performance.md", "scale.md"),  # they run benchmarks
     *("convert.md", "convert-files.md", "convert-in-place.md", "chunks-with-data.md"),
     *("files.md", "hdf5.md", "nested.md", "precomputed.md", "volumes.md", "meshes.md", "slurm.md"),
+    *("slurm-dask.md", "slurm-site.md", "adopt.md"),
 )
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
