@@ -173,6 +173,12 @@ def test_the_menu_is_short_and_leads_to_every_page():
     assert all(page.is_file() or str(page.relative_to(DOCS)) in made for page in linked | reached)
 
 
+def test_no_page_is_long():
+    """But that of the figures, which a command writes."""
+    lengths = {page.name: len(page.read_text().splitlines()) for page in DOCS.rglob("*.md")}
+    assert {name for name, n_lines in lengths.items() if n_lines > 300} <= {"figures.md"}
+
+
 def test_dead_links_and_foreign_resources_are_found(tmp_path):
     problems = runpy.run_path(str(DOCS / "links.py"))["problems"]
     (tmp_path / "b.html").write_text('<h2 id="here">b</h2>')

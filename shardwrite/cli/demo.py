@@ -99,7 +99,8 @@ def demo(directory: str, workers: int, dry_run: bool, as_json: bool) -> None:
         _run(["plan", str(scan), *layout, "--strategy", "morton"])
     if path.exists():  # of an earlier demo
         write += ["--overwrite"]
-    left = Path(f"{path}.shardwrite").exists()  # it was killed itself
+    earlier = _report(path)
+    left = earlier is not None and earlier.state == "interrupted"  # it was killed itself
     killed_at = _run_and_kill([*write, *(["--restart"] if left else [])], path, quiet=as_json)
     result = _run(write, quiet=as_json)
     checked = _run(verify, quiet=as_json)
@@ -133,6 +134,14 @@ def _run(words: list[str], *, quiet: bool = False) -> str:
     return done.stdout or ""
 
 
+def _report(path: Path) -> shardwrite.RunReport | None:
+    """How the run on an array goes or went; None if there is no array."""
+    try:
+        return shardwrite.report(path)
+    except ShardwriteError:
+        return None
+
+
 def _run_and_kill(words: list[str], path: Path, *, quiet: bool) -> float:
     """Run a command, kill it while it writes, and return which share of the shards was done."""
     if not quiet:
@@ -144,15 +153,13 @@ def _run_and_kill(words: list[str], path: Path, *, quiet: bool) -> float:
     with subprocess.Popen(command, stdout=output, stderr=output) as process:  # noqa: S603
         while process.poll() is None and share < _KILLED_AT:
             time.sleep(_LOOK_SECONDS)
-            try:
-                now = shardwrite.report(path)
-            except ShardwriteError:  # nothing has begun; what is finished is of an earlier demo
-                continue
-            share = 0.0 if now.state == "finished" else now.n_done / now.n_shards
+            now = _report(path)
+            if now is not None and now.state == "running":  # what is finished is of an earlier demo
+                share = now.n_done / now.n_shards
         process.kill()
     if not quiet:
         killed = f"Killed when {share:.0%} of the shards were done. The same command goes on"
-        done = "Done before it could be killed. The same command looks again"
+        done = "Done before it could be killed. The same command has nothing left to do"
         echo(f"\n{done if process.returncode == 0 else killed}:")
     return share
 
