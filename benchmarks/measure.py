@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import threading
 import time
 from collections.abc import Iterable
@@ -173,4 +174,14 @@ def versions() -> dict[str, str]:
             if version.exists()
             else "none"
         )
-    return found
+    return {**found, "commit": _commit()}
+
+
+def _commit() -> str:
+    """The commit of the checkout, with ``+`` if files differ from it."""
+    git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty=+"]
+    try:
+        done = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return done.stdout.strip()

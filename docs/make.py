@@ -33,8 +33,9 @@ _ELSEWHERE = {
     "../README.md": "index.md",
     "../CHANGELOG.md": "changelog.md",
     "../ARCHITECTURE.md": "architecture.md",
-    "../../ARCHITECTURE.md": "../architecture.md",  # of the pages in `design`
+    "../../ARCHITECTURE.md": "../architecture.md",  # of the pages in folders
     "../slurm/": "slurm-scripts/",
+    "../../slurm/": "../slurm-scripts/",
 }
 
 

@@ -1,6 +1,7 @@
-"""Draw the overview picture of the README and the site: ``python docs/pictures.py``.
+"""Draw the overview and the chart of the README and the site: ``python docs/pictures.py``.
 
-The picture is text, so it is committed and compared in the tests. The pictures of the gallery come
+Both are text, so they are committed and compared in the tests. The chart shows what the page of
+figures says. The pictures of the gallery come
 from real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because
 they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The
 page with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds
@@ -96,6 +97,83 @@ def overview() -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 296" width="840" height="296" '
         'role="img" aria-label="Chunks of any size become four shards of small inner chunks">\n'
         f"<style>{_STYLE}\n</style>\n{body}\n</svg>\n"
+    )
+
+
+FIGURES = Path(__file__).resolve().parent / "figures.md"
+_CONTESTANTS = ("shardwrite", "dask+zarr-python", "dask+zarrs", "tensorstore")
+_JOBS = (
+    ("small-blocks", "Dask chunks of 64³ become shards of 256³"),
+    ("slabs", "Slices become shards of 256³"),
+)
+_DECODED_MB = 2**30 / 1e6  # of each job
+_BAR, _STEP, _JOB_HEIGHT = 16, 22, 150
+_PANELS = ((140, 120, "seconds"), (330, 120, "memory, MiB"))  # left side, width, unit
+_STYLE_OF_CHART = """
+  text { font: 13px sans-serif; fill: #24292f }
+  .page { fill: #ffffff; stroke: #d0d7de }
+  .title { font-weight: bold }
+  .unit { font-size: 12px; fill: #57606a }
+  .ours { fill: #0072b2 }
+  .other { fill: #9aa4ae }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3 }
+    .page { fill: #0d1117; stroke: #30363d }
+    .unit { fill: #9da7b3 }
+    .ours { fill: #56b4e9 }
+    .other { fill: #6e7781 }
+  }"""
+
+
+def measured(figures: str, case: str) -> dict[str, tuple[float, float]]:
+    """Seconds and MiB of each contestant, as the first table of the figures has them.
+
+    Parameters
+    ----------
+    figures : str
+        The page of figures.
+    case : str
+        A case of that table.
+    """
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in figures.splitlines()]
+    names = next(row for row in rows if row[0] == "case")
+    cells = dict(zip(names, next(row for row in rows if row[0] == case), strict=True))
+    found = {name: [float(x) for x in cells[name].split(" · ")] for name in _CONTESTANTS}
+    return {name: (_DECODED_MB / rate, memory) for name, (rate, _, memory) in found.items()}
+
+
+def chart(figures: str) -> str:
+    """Draw how long two jobs take and how much memory they need, as SVG.
+
+    Parameters
+    ----------
+    figures : str
+        The page of figures.
+    """
+    width, height = 520, len(_JOBS) * _JOB_HEIGHT + 6
+    parts = [f'<rect class="page" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>']
+    for number, (case, title) in enumerate(_JOBS):
+        values = measured(figures, case)
+        top = number * _JOB_HEIGHT + 24
+        parts.append(_text(14, top, title, "title"))
+        for left, _, unit in _PANELS:
+            parts.append(_text(left, top + 20, unit, "unit"))
+        for row, name in enumerate(_CONTESTANTS):
+            y = top + 28 + row * _STEP
+            parts.append(_text(14, y + 13, name.replace("+", " + ")))
+            kind = "ours" if name == "shardwrite" else "other"
+            for panel, (left, room, _) in enumerate(_PANELS):
+                value = values[name][panel]
+                length = room * value / max(of_all[panel] for of_all in values.values())
+                bar = f'width="{length:.1f}" height="{_BAR}" class="{kind}"'
+                parts.append(f'<rect x="{left}" y="{y}" {bar}/>')
+                shown = f"{value:.0f}" if panel else f"{value:.1f}"
+                parts.append(_text(left + length + 5, y + 13, shown))
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-label="Seconds and memory of two jobs">\n'
+        f"<style>{_STYLE_OF_CHART}\n</style>\n{body}\n</svg>\n"
     )
 
 
@@ -324,3 +402,4 @@ if __name__ == "__main__":
         take_pages(SITE, PICTURES)
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "overview.svg").write_text(overview())
+    (PICTURES / "chart.svg").write_text(chart(FIGURES.read_text()))

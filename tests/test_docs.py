@@ -15,6 +15,7 @@ from pathlib import Path
 
 import dask
 import pytest
+import zarr
 from forks import python
 
 import shardwrite
@@ -23,18 +24,28 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITHOUT_EXAMPLES = {
-    *("contributing.md", "glossary.md", "reference/api.md", "speed.md"),
+    *("contributing.md", "faq.md", "glossary.md", "reference/api.md", "speed.md"),
+    *("reference/run-state.md", "reliability-measured.md", "buckets-state.md", "howto/icechunk.md"),
+    *(f"{folder}/README.md" for folder in ("coming-from", "howto", "reference")),
     *(f"design/{page.name}" for page in (DOCS / "design").glob("*.md")),
 }
 PAGES = [
     ROOT / "README.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in WITHOUT_EXAMPLES),
 ]
-WALKS = ("README.md", "guide.md")  # through most that there is
+PEERS = {
+    "cloud-volume.md": "cloudvolume",
+    "icechunk.md": "icechunk",
+}  # pages that need another tool
+WALKS = (  # through most that there is
+    *("README.md", "guide.md", "drop-in.md", "updates.md", "extending.md"),
+    *("checking.md", "stores.md", "streaming.md"),
+)
 SLOW = (
     *("figures.md", "performance.md", "scale.md"),  # they run benchmarks
-    *("convert.md", "files.md", "hdf5.md", "nested.md", "precomputed.md", "slurm.md"),
-    "xarray.md",
+    *("convert.md", "convert-files.md", "convert-in-place.md", "chunks-with-data.md"),
+    *("files.md", "hdf5.md", "nested.md", "precomputed.md", "volumes.md", "meshes.md", "slurm.md"),
+    *("slurm-dask.md", "slurm-site.md", "adopt.md", "xarray.md"),
 )
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
@@ -73,6 +84,8 @@ def marks_of(page):
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_pages(page, tmp_path, monkeypatch):
+    if page.name in PEERS:
+        pytest.importorskip(PEERS[page.name])
     monkeypatch.chdir(tmp_path)
     environ = with_programs(tmp_path / "bin")
     examples = EXAMPLE.findall(page.read_text())
@@ -91,53 +104,79 @@ def test_pages_without_examples_have_none():
 
 def test_the_readme_is_short_and_its_five_lines_run_twice(tmp_path):
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 60
-    ((_, example),) = EXAMPLE.findall(text)
+    assert len(text.splitlines()) <= 120
+    example = EXAMPLE.findall(text)[-1][1]
     assert len(example.strip().splitlines()) == 5
     for _ in range(2):  # each in a process of its own, as a reader does it
         subprocess.run([*python(), "-c", example], cwd=tmp_path, check=True)
 
 
-CASES = {
-    "zstd, chunks of 64³": "zstd-64",
-    "zstd, chunks of 16³": "zstd-16",
-    "lz4, chunks of 32³": "lz4-32",
-    "zstd, slabs": "slabs",
-    "zstd, 20,000 small shards": "many-shards",
-}
+def test_the_readmes_three_lines_lose_values_with_dask_alone_and_not_with_the_patch(
+    tmp_path, monkeypatch
+):
+    """Which values are lost is chance. If none ever are, dask was mended: change the README."""
+    theirs, ours = (example for _, example in EXAMPLE.findall((ROOT / "README.md").read_text())[:2])
+    assert len(theirs.strip().splitlines()) == 3
+    n_lost = 0
+    for k in range(20):
+        (tmp_path / str(k)).mkdir()
+        monkeypatch.chdir(tmp_path / str(k))
+        namespace: dict = {}
+        exec(theirs, namespace)
+        n_lost += int((zarr.open_array("lost.zarr")[:] != namespace["x"].compute()).sum())
+        exec(ours, namespace)  # checks itself
+        if n_lost:
+            return
+    pytest.fail("dask loses no values")
 
 
-def cells(line):
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def test_the_readmes_speeds_are_those_of_the_figures():
-    told = re.findall(r"^\| (?:zstd|lz4).*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    figures = (DOCS / "figures.md").read_text().split("<!-- end of side-by-side -->")[0]
-    measured = {}
-    for line in figures.splitlines():
-        if " · " in line and line.startswith("| "):
-            case, *rest = cells(line)
-            measured[case] = [cell.split(" · ")[0] for cell in rest[:4]]
-    assert [cells(line)[0] for line in told] == list(CASES)
-    for line in told:
-        case, *speeds = cells(line)
-        assert speeds == measured[CASES[case]], case
-
-
-def test_the_committed_picture_is_the_one_that_is_drawn():
+def test_the_committed_pictures_are_those_that_are_drawn():
     pictures = runpy.run_path(str(DOCS / "pictures.py"))
     assert (DOCS / "pictures" / "overview.svg").read_text() == pictures["overview"]()
+    chart = pictures["chart"]((DOCS / "figures.md").read_text())
+    assert (DOCS / "pictures" / "chart.svg").read_text() == chart
 
 
-def test_every_page_is_in_the_menu():
-    """The list of decisions leads to their pages, and to that on the format of run state."""
-    menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    made = {"reference/commands.md", "changelog.md", "architecture.md"}
-    decisions = {*(DOCS / "design").glob("[!R]*.md")}
-    assert menu == made | {str(p.relative_to(DOCS)) for p in {*DOCS.rglob("*.md")} - decisions}
-    listed = (DOCS / "design" / "README.md").read_text()
-    assert all(f"({page.name})" in listed for page in decisions)
+def test_the_chart_names_the_commit_of_its_figures():
+    table = (DOCS / "figures.md").read_text().split("<!-- end of side-by-side -->")[0]
+    (commit,) = re.findall(r"^- Versions: .*, commit (\w+)\.$", table, re.MULTILINE)
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        assert re.findall(r"[Cc]ommit:? (\w+)", page.read_text()) == [commit]
+
+
+@pytest.mark.long
+def test_the_recording_tells_what_a_terminal_shows_today(tmp_path):
+    """Its numbers may differ."""
+    pytest.importorskip("pyte")
+    recording = runpy.run_path(str(DOCS / "recording.py"), run_name="recording")
+    terminal = recording["record"](tmp_path)
+    assert any("Killed" in line for line in terminal.transcript().splitlines())
+    committed = recording["PICTURE"].read_text()
+    again = "record it again: python docs/recording.py"
+    drawn = recording["draw"](terminal.frames, terminal.transcript())
+    assert recording["story"](committed) == recording["story"](drawn), again
+    assert committed.count("translateY") > 10  # it moves
+
+
+def test_the_menu_is_short_and_leads_to_every_page():
+    """What has no entry of its own, a page with an entry links to."""
+    entries = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(entries) == len(set(entries)) <= 20
+    made = {"reference/commands.md", "changelog.md"}
+    reached = {DOCS / entry for entry in entries if entry not in made}
+    linked = {
+        (page.parent / target).resolve()
+        for page in (*reached, DOCS / "design" / "README.md")
+        for target in re.findall(r"\]\(([^)#:]+\.md)[)#]", page.read_text())
+    }
+    assert {*DOCS.rglob("*.md")} <= reached | linked
+    assert all(page.is_file() or str(page.relative_to(DOCS)) in made for page in linked | reached)
+
+
+def test_no_page_is_long():
+    """But that of the figures, which a command writes."""
+    lengths = {page.name: len(page.read_text().splitlines()) for page in DOCS.rglob("*.md")}
+    assert {name for name, n_lines in lengths.items() if n_lines > 300} <= {"figures.md"}
 
 
 def test_dead_links_and_foreign_resources_are_found(tmp_path):

@@ -61,7 +61,7 @@ def is_shard(path):
 )
 def test_every_fifth_request_fails(service, environment, url, tmp_path, fault):
     def plan(method, path, number):
-        # obstore does not ask again for lists and refusals that break off; see docs/buckets.md.
+        # obstore does not ask again for lists and refusals that break off; see docs/buckets-shards.md.
         is_tried = number > 3 and (fault not in ("cut", "stall") or is_shard(path))
         return fault if is_tried and number % (15 if fault == "stall" else 5) == 0 else None
 
@@ -138,7 +138,7 @@ def test_what_obstore_does_not_ask_again(service, environment, url, fault):
 
 @on("moto", long=["azurite", "gcs"])
 def test_a_pause_that_a_service_asks_for_is_not_seen(service, environment, url):
-    """As docs/buckets.md says. `init_backoff` is the least pause instead."""
+    """As docs/buckets-shards.md says. `init_backoff` is the least pause instead."""
     times = []
 
     def plan(method, path, number):

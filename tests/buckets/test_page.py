@@ -1,4 +1,4 @@
-"""The examples of docs/buckets.md run against servers of these tests.
+"""The examples of docs/buckets.md, and of the pages that it leads to, run against servers of these tests.
 
 Those in Python run in one namespace, one after the other. Lines of a shell are taken apart here: a
 line either sets variables or is a command of shardwrite, which runs in this process. The names of
@@ -30,11 +30,10 @@ from tiers import some
 import shardwrite
 from shardwrite.cli import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "buckets.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("buckets", "buckets-state", "buckets-shards")  # in one namespace, in this order
 BLOCK = re.compile(r"^```(py|python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-OF_ICECHUNK = re.compile(r"^## Into an Icechunk repository\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
-# `tests/stores/test_icechunk.py` runs the section that is left out.
-BLOCKS = BLOCK.findall(OF_ICECHUNK.sub("", PAGE.read_text()))
+BLOCKS = BLOCK.findall("".join((DOCS / f"{name}.md").read_text() for name in PAGES))
 PYTHON = [text for language, text in BLOCKS if language != "sh"]
 SHELL = [text for language, text in BLOCKS if language == "sh"]
 OF_SLURM = "shardwrite slurm"  # `tests/slurm/test_buckets.py` runs that block on a cluster
@@ -96,7 +95,7 @@ def test_the_examples_in_python(moto, here, monkeypatch):
     for client in ("y.zarr", "x.zarr", "z.zarr"):  # of an earlier test in the same bucket
         assert not moto.keys(client)
     for text in PYTHON:
-        exec(compile(with_names(text, here=here), str(PAGE), "exec"), namespace)
+        exec(compile(with_names(text, here=here), "buckets.md", "exec"), namespace)
     assert shardwrite.verify("s3://bucket/x.zarr", deep=True, against=x).is_good
     assert shardwrite.verify("s3://bucket/y.zarr", deep=True).is_good
     assert not shardwrite.open_sharded("s3://bucket/z.zarr")[:16, :16, :16].any()

@@ -18,7 +18,7 @@ from shardwrite.cli import main
 from shardwrite.plan.estimate import Requests
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (768, 768), dtype="u4")
-# What docs/buckets.md says: how many more a plan may have of each kind.
+# What docs/buckets-state.md says: how many more a plan may have of each kind.
 MARGIN = Requests(n_put=20, n_get=70, n_list=25)
 
 

@@ -7,8 +7,8 @@ kept outside the tree and judged by zarr-python (see `checker.py`).
 Run as ``python -m tests.crash --minutes 10``. It prints its seed. A failure is tried again with
 fewer operations, the shortest history that fails is printed, and the trees before and after it are
 kept. Results are lines of JSON in ``--directory``; ``--summary FILES`` adds them up, and ``--keep``
-appends the sums of each file to ``tests/crash/runs.jsonl``, of which docs/reliability.md tells (see
-`campaign.py`). Several can run at once, with seeds and directories of their own.
+appends the sums of each file to ``tests/crash/runs.jsonl``, of which docs/reliability-measured.md
+tells (see `campaign.py`). Several can run at once, with seeds and directories of their own.
 """
 
 from __future__ import annotations

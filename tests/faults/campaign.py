@@ -1,10 +1,10 @@
-"""The campaign whose table stands in docs/reliability.md: hours of faults, in any number of
+"""The campaign whose table stands in docs/reliability-measured.md: hours of faults, in any number of
 sittings, as root.
 
 ``python tests/faults/campaign.py run --minutes 60`` runs the harnesses beside this file in batches,
 each as its own command. It adds the result of each batch, with the commit that it was measured on,
 to ``campaign.jsonl``, and ends when every row has what it wants. ``python tests/faults/campaign.py
-table --write docs/reliability.md`` makes the table of what is stored. To measure a row anew, remove
+table --write docs/reliability-measured.md`` makes the table of what is stored. To measure a row anew, remove
 its lines from ``campaign.jsonl``. ``python tests/faults/campaign.py check``, before a release, refuses
 rows that are missing, bad, or older than so many changes of the package.
 
