@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
+from shardwrite._lazy import if_loaded
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
 from shardwrite.errors import SpecError
@@ -242,7 +243,7 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             value=node.label(name),
             remedy="call compute_chunk_sizes() of its dask array first",
         )
-    if variable.dtype.kind == "O" and variable.chunks is not None:
+    if variable.dtype.kind == "O" and variable.chunks is not None and not _holds_times(variable):
         raise SpecError(
             f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
             "objects, whose type shows only when all of it is computed",
@@ -251,6 +252,14 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             remedy="load it first if it is small (ds[name].load()), or convert it, text for "
             "instance with ds[name].astype(numpy.dtypes.StringDType())",
         )
+
+
+def _holds_times(variable: xarray.Variable) -> bool:
+    """Whether objects are times of another calendar, by the first of them, as xarray finds out."""
+    kinds = if_loaded("cftime", "datetime")
+    if not kinds or not variable.size:
+        return False
+    return isinstance(variable[(0,) * variable.ndim].values.item(), kinds)
 
 
 def refuse_no_json(document: Document, label: str) -> None:
@@ -274,7 +283,7 @@ def as_declared(values: Any, variable: xarray.Variable) -> Any:
 
     Those of lazy times are not always: xarray leaves it to zarr to cast them.
     """
-    if variable.chunks is None or variable.dtype.kind not in "mM":
+    if variable.chunks is None or variable.dtype.kind not in "mMO":
         return values
     return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
 
