@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite._lazy import if_loaded
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
 from shardwrite.errors import SpecError
@@ -243,7 +242,8 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             value=node.label(name),
             remedy="call compute_chunk_sizes() of its dask array first",
         )
-    if variable.dtype.kind == "O" and variable.chunks is not None and not _holds_times(variable):
+    is_time = "calendar" in variable.encoding  # of cftime, as xarray reads it from a file
+    if variable.dtype.kind == "O" and variable.chunks is not None and not is_time:
         raise SpecError(
             f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
             "objects, whose type shows only when all of it is computed",
@@ -252,14 +252,6 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             remedy="load it first if it is small (ds[name].load()), or convert it, text for "
             "instance with ds[name].astype(numpy.dtypes.StringDType())",
         )
-
-
-def _holds_times(variable: xarray.Variable) -> bool:
-    """Whether objects are times of another calendar, by the first of them, as xarray finds out."""
-    kinds = if_loaded("cftime", "datetime")
-    if not kinds or not variable.size:
-        return False
-    return isinstance(variable[(0,) * variable.ndim].values.item(), kinds)
 
 
 def refuse_no_json(document: Document, label: str) -> None:

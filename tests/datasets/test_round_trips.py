@@ -149,8 +149,12 @@ def test_a_calendar_without_leap_days(tmp_path, lazy, how):
     pytest.importorskip("cftime")
     times = xr.date_range("2000-02-28", periods=4, calendar="noleap", use_cftime=True)
     bounds = np.stack([times.values, times.values], axis=1)
+    how = {"calendar": "noleap", **how}
     ds = xr.Dataset(
-        {"v": variable(times.values, dims="t", lazy=lazy, **how), "w": variable(bounds, lazy=lazy)}
+        {
+            "v": variable(times.values, dims="t", lazy=lazy, **how),
+            "w": variable(bounds, lazy=lazy, calendar="noleap"),
+        }
     )
     check_as_xarray(ds, tmp_path)
 
@@ -222,6 +226,8 @@ def tree():
             "/fine/more": xr.Dataset({"w": ("y", da.arange(4))}, {"x": [10, 20, 30]}),
             "/coarse": xr.Dataset({"v": ("z", da.zeros(2))}),
             "/only": xr.Dataset(attrs={"variables": "below"}),
+            "/empty": xr.Dataset(attrs={"variables": "none"}),
+            "/empty/inside": xr.Dataset(),
             "/only/below": xr.Dataset({"v": ("z", da.zeros(2))}),
         }
     )
