@@ -74,16 +74,14 @@ class ShardsBackend(ZarrBackendEntrypoint):
 
 def _opened(given: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """What zarr-python opens; a bucket at a URL is opened by this package."""
-    from shardwrite._lazy import if_loaded
     from shardwrite.place.base import at_url
-    from shardwrite.stores.looking import local_path
+    from shardwrite.stores.looking import is_bucket_url, local_path
 
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(text, str):
-        return text
-    store = at_url(local_path(text), storage_options or {}, is_read=True)
-    is_bucket = isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore"))
-    return store.as_zarr() if is_bucket else store
+    if not isinstance(given, str | os.PathLike):
+        return given
+    path = local_path(os.fspath(given))
+    store = at_url(path, storage_options or {}, is_read=True)
+    return store.as_zarr() if is_bucket_url(path) else store
 
 
 class _Store(ZarrStore):
