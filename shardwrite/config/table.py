@@ -411,6 +411,23 @@ READ_LIMIT = Setting(
     travels=True,
 )
 
+READ_GAP = Setting(
+    "read.gap",
+    size,
+    "64 KiB",
+    "Inner chunks of a shard that lie no farther apart are read by one request, where requests go "
+    "over a network.",
+    travels=True,
+)
+
+READ_REQUEST = Setting(
+    "read.request-size",
+    size,
+    "8 MiB",
+    "Largest request for several inner chunks of a shard.",
+    travels=True,
+)
+
 CHUNK_LIMIT = Setting(
     "read.chunk-limit",
     size,

@@ -365,7 +365,7 @@ class ShardedArray:
         is_empty = shard.index.is_empty[ranks]
         if is_empty.any():
             out[...] = metadata.fill_value
-        for rank in ranks[~is_empty].tolist():
+        for rank in shard.gather(ranks[~is_empty]):
             chunk = shard.chunk(rank)
             if chunk is not None:
                 self._place(chunk, rank, inside, out)

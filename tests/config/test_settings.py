@@ -49,6 +49,8 @@ BAD = {
     "lease.ttl": [0, True],
     "lease.claim-wait": [-1],
     "read.limit": ["much", 0],
+    "read.gap": ["far", -1],
+    "read.request-size": ["much", 0],
     "read.chunk-limit": [0.5],
     "precomputed.index-limit": ["much", 0],
     "source.chunk-size": ["x"],
