@@ -45,11 +45,14 @@ class ShardsBackend(ZarrBackendEntrypoint):
         group: str | None = None,
         consolidated: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | None = None,
         **decoders: Any,
     ) -> Dataset:
         """Open a group, as `xarray.open_dataset` asks for it."""
         opened = _opened(filename_or_obj, storage_options)
-        store = _Store.open_group(opened, group=group, consolidated=consolidated)
+        store = _Store.open_group(
+            opened, group=group, consolidated=consolidated, zarr_format=zarr_format
+        )
         return super().open_dataset(filename_or_obj, store=store, **decoders)
 
     def open_groups_as_dict(
@@ -59,12 +62,15 @@ class ShardsBackend(ZarrBackendEntrypoint):
         group: str | None = None,
         consolidated: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | None = None,
         **decoders: Any,
     ) -> dict[str, Dataset]:
         """Open a group and all below it, as `xarray.open_datatree` asks for them."""
         opened = _opened(filename_or_obj, storage_options)
         top = PurePosixPath("/", group or "")
-        stores = _Store.open_store(opened, group=str(top), consolidated=consolidated)
+        stores = _Store.open_store(
+            opened, group=str(top), consolidated=consolidated, zarr_format=zarr_format
+        )
         found = {}
         for path, store in stores.items():
             name = str(PurePosixPath(path).relative_to(top)) if group else path

@@ -203,6 +203,10 @@ def test_stores_that_this_package_does_not_read(tmp_path, store):
         ours, theirs = opened(target, chunks={})
         assert ours["v"].chunks == (((16, 16, 8), (15, 15)) if has_shards else theirs["v"].chunks)
         xr.testing.assert_identical(ours.compute(), theirs.compute())
+    (numbers() + 1).to_zarr(store, zarr_format=2, mode="a")
+    for version in (2, 3):
+        ours, theirs = opened(store, zarr_format=version, consolidated=False)
+        xr.testing.assert_identical(ours.load(), theirs.load())
 
 
 def test_what_the_root_lists_is_what_is_read(store):

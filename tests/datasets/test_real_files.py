@@ -17,6 +17,8 @@ pytest.importorskip("netCDF4")
 sys.path.insert(0, str(Path(__file__).parents[1] / "neighbours"))
 from suites import packages  # noqa: E402
 
+from shardwrite.datasets.engine import ShardsBackend  # noqa: E402
+
 pytestmark = pytest.mark.long  # fetches what it needs
 SIZES = {"shards": {...: 64}, "chunks": {...: 16}}
 
@@ -46,8 +48,9 @@ def test_each_file_becomes_a_store(files, tmp_path):
                 ds.to_zarr(theirs, zarr_format=3)
                 with xr.open_zarr(ours) as found, xr.open_zarr(theirs) as wanted:
                     xr.testing.assert_identical(found.load(), wanted.load())
-                with xr.open_dataset(ours, engine="zarr") as found:
-                    xr.testing.assert_identical(found.load(), ds.load())
+                for engine in ("zarr", ShardsBackend):
+                    with xr.open_dataset(ours, engine=engine) as found:
+                        xr.testing.assert_identical(found.load(), ds.load())
 
 
 def test_all_of_them_are_a_tree(files, tmp_path):
