@@ -428,6 +428,14 @@ READ_REQUEST = Setting(
     travels=True,
 )
 
+READ_THREADS = Setting(
+    "read.threads",
+    or_null(count),
+    None,
+    "Threads that read the shards of an array that is indexed outside of dask. With null, as many "
+    "as there are cores, and at least 8 where requests go over a network.",
+)
+
 CHUNK_LIMIT = Setting(
     "read.chunk-limit",
     size,

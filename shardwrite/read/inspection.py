@@ -7,7 +7,6 @@ chunks are those of all objects, or of a sample of a large array.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +22,7 @@ from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, ShardGrid, ceil_div, ravel, unravel
 from shardwrite.host.resources import n_cores
+from shardwrite.host.threads import in_threads
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
@@ -384,8 +384,8 @@ def stored_coords_here(array: ShardedArray) -> Coords:
     ranks, n_threads = range(array.metadata.grid.n_shards), n_cores()
     step = max(1, min(_BATCH_INDEXES, ceil_div(len(ranks), n_threads)))
     batches = [ranks[first : first + step] for first in ranks[::step]]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return _together(pool.map(partial(_coords_in, array), batches), array.metadata.grid.ndim)
+    found = in_threads(partial(_coords_in, array), batches, n_threads)
+    return _together(found, array.metadata.grid.ndim)
 
 
 def _together(parts: Iterable[Coords], ndim: int) -> Coords:

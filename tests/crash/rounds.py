@@ -432,13 +432,16 @@ class Campaign:
         self.pending = [p for p in self.pending if p["version"] != operation["version"]]
         self.pending.append(operation)
 
-    def _give_up(self, operation: Operation) -> None:
+    def _give_up(self, operation: Operation, *, is_again: bool = False) -> None:
+        """Wait no more for what an operation that has returned gives up; for nothing that was begun
+        after it, if its call was made again."""
         arrays = operations.changed_by(operation)
         self.pending = [
             p
             for p in self.pending
             if operation["kind"] not in GIVEN_UP_BY.get(p["kind"], set()) | NEW
             or not arrays & operations.changed_by(p)
+            or (is_again and p["version"] > operation["version"])
         ]
 
     # What follows.
@@ -552,7 +555,7 @@ class Campaign:
         self.pending = [p for p in self.pending if p is not operation]
         if ended == "done":
             self._return(operation)
-            self._give_up(operation)
+            self._give_up(operation, is_again=True)
         return ""
 
     def _return(self, operation: Operation) -> None:

@@ -31,6 +31,7 @@ class Serving(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, str]]
     has_ranges, has_tags, missing = True, True, 404
+    meeting: threading.Barrier | None = None
 
     def do_HEAD(self):
         self.answer(is_head=True)
@@ -41,6 +42,8 @@ class Serving(http.server.SimpleHTTPRequestHandler):
     def answer(self, *, is_head):
         path, wanted = self.translate_path(self.path), self.headers.get("Range")
         self.asked.append((self.path, wanted or self.command))
+        if self.meeting is not None and "/c/" in self.path:
+            self.meeting.wait()
         try:
             data = Path(path).read_bytes()
         except OSError:
@@ -280,3 +283,21 @@ def test_settings_for_buckets_are_not_for_web_servers(full, tmp_path):
         np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
         with pytest.raises(SpecError, match="region is not known to obstore"):
             shardwrite.from_sharded_zarr(full.url, "x", storage_options={"region": "here"})
+
+
+def test_an_update_from_a_web_server(full, tmp_path):
+    write(tmp_path / "x", shards=64)
+    write(tmp_path / "y", VALUES // 2, shards=64)
+    x = shardwrite.from_sharded_zarr(full.url, "x")
+    x[:128].to_sharded_zarr(tmp_path / "y", region=np.s_[128:])
+    found = zarr.open_array(tmp_path / "y")
+    np.testing.assert_array_equal(found[128:], VALUES[:128])
+    np.testing.assert_array_equal(found[:128], VALUES[:128] // 2)
+
+
+def test_shards_are_asked_for_side_by_side(full, tmp_path):
+    """Each of eight requests waits for the others."""
+    write(tmp_path / "x", shards=64)
+    x = shardwrite.open_sharded(f"{full.url}/x")
+    full.handler.meeting = threading.Barrier(8, timeout=20)
+    np.testing.assert_array_equal(x[:128], VALUES[:128])
