@@ -242,7 +242,8 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             value=node.label(name),
             remedy="call compute_chunk_sizes() of its dask array first",
         )
-    if variable.dtype.kind == "O" and variable.chunks is not None:
+    is_time = "calendar" in variable.encoding  # of cftime, as xarray reads it from a file
+    if variable.dtype.kind == "O" and variable.chunks is not None and not is_time:
         raise SpecError(
             f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
             "objects, whose type shows only when all of it is computed",
@@ -274,7 +275,7 @@ def as_declared(values: Any, variable: xarray.Variable) -> Any:
 
     Those of lazy times are not always: xarray leaves it to zarr to cast them.
     """
-    if variable.chunks is None or variable.dtype.kind not in "mM":
+    if variable.chunks is None or variable.dtype.kind not in "mMO":
         return values
     return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
 

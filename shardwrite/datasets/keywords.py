@@ -144,9 +144,9 @@ class WriteMethodArguments(WriteDatasetKeywords):
     """Arguments of the method `to_zarr`."""
 
     store: Any = argument(
-        """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or
-        a group of zarr-python.""",
-        kind="str, path, or store or group of zarr-python",
+        """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; a
+        group of zarr-python; or a dictionary, which gets the objects.""",
+        kind="str, path, dict, or store or group of zarr-python",
     )
 
 

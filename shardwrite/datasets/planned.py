@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.datasets.encode import (
-    EncodedNode,
     EncodedVariable,
     encoded,
     is_tree,
@@ -76,6 +75,10 @@ def store_of(call: Call) -> Any:
             value=type(call.store).__name__,
             remedy="write variables one by one with shardwrite.store, which takes sessions",
         )
+    if isinstance(call.store, dict):  # which zarr-python and xarray take for a store, too
+        from zarr.storage import MemoryStore
+
+        return MemoryStore(call.store)
     opens = opened_once if isinstance(call.store, str) else at_url
     return opens(call.store, call.storage_options)
 
@@ -98,14 +101,12 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
     nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding)]
     each = [(node, variable) for node in nodes for variable in node.variables]
     sizes.check_names(dim for _, variable in each for dim in variable.dims)
-    empty = [node.path for node in nodes if not _has_arrays(node, nodes)]
-    if empty:
+    if not each:
         raise SpecError(
-            f"no variables{f' in {empty[0]!r}' if empty[0] else ''}, so that there is nothing to "
-            "write",
+            "no variables, so that there is nothing to write",
             field="ds",
             value=type(call.ds).__name__,
-            remedy="leave such a node out, or write it with to_zarr of xarray",
+            remedy="write it with to_zarr of xarray",
         )
     options = options_from(call, PlanOptions)
     variables, seen = [], dict[Path, bool]()
@@ -119,12 +120,6 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
             source, plan = _planned(variable, sizes, options, engine, target)
         variables.append(PlannedVariable(path, source, plan, target))
     return Planned(tuple(variables), {node.path: node.document for node in nodes})
-
-
-def _has_arrays(node: EncodedNode, nodes: list[EncodedNode]) -> bool:
-    """Whether a node, or one below it, has variables."""
-    below = [n for n in nodes if not node.path or f"{n.path}/".startswith(f"{node.path}/")]
-    return any(n.variables for n in below)
 
 
 def _planned(

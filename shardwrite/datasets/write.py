@@ -4,17 +4,19 @@
 2. The group is looked at, and refused if it may not be written.
 3. The run writes all shards. Then it publishes the arrays. After these come the groups that are
    missing; the document of a new root lists all arrays.
-4. With ``mode="w"``, attributes of groups that were there are replaced.
+4. Groups of a tree that no array lies in are made. The root lists them already, if it is new.
+5. With ``mode="w"``, attributes of groups that were there are replaced.
 
-A kill before the end of step 3 leaves a run that the same call continues. A kill in step 4 leaves
-old attributes, and the same call replaces them, also if nothing else is left to write. A group of
-this call is made when its arrays are there; so where a group stands without one of them, it is not
-the group of an interrupted call.
+A kill before the end of step 3 leaves a run that the same call continues. A kill in step 4 or 5
+leaves groups that are missing, or old attributes. The same call makes or replaces them, also if
+nothing else is left to write. Other groups of this call are made when their arrays are there; so
+where one stands without one of its arrays, it is not the group of an interrupted call.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,7 +41,12 @@ from shardwrite.format.node import (
     sorted_as_zarr,
     with_attributes,
 )
-from shardwrite.journal.documents import change_document, enter_above, has_consolidated
+from shardwrite.journal.documents import (
+    change_document,
+    enter_above,
+    has_consolidated,
+    replace_document,
+)
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, names_above
@@ -140,17 +147,33 @@ class _Groups:
 
     place: Place  # of the group that a user has named
     by_path: Mapping[str, tuple[Place, Document]]  # place and document, by path in the object
+    arrays: Sequence[str]  # paths of all arrays in the object
 
     @property
     def wanted(self) -> Mapping[str, Document]:
         """Documents by paths in the store."""
         return {place.name: document for place, document in self.by_path.values()}
 
+    @property
+    def empty(self) -> list[tuple[Place, Document]]:
+        """Those that no array lies in, which a run does not make, innermost first."""
+        above = {group for path in self.arrays for group in names_above(path)}
+        paths = sorted(self.by_path.keys() - above, key=len, reverse=True)
+        return [self.by_path[path] for path in paths]
+
 
 def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
     """Refuse a group that exists and may not be written."""
     if groups.place.kind_for_group() != "group":
         return  # where something else stands, the run refuses it
+    for place, _ in groups.empty:
+        if place.kind_for_group() not in ("nothing", "group"):
+            raise SpecError(
+                "something stands where the tree has a group",
+                field="store",
+                value=place.label,
+                remedy="give another path or group, or remove it yourself",
+            )
     if mode == "w":
         ours = {"", *(groups.by_path), *(job.target.place.name_in(groups.place) for job in jobs)}
         others = sorted(set(documents_below(groups.place)) - ours)
@@ -196,10 +219,20 @@ def _new_groups(
             )
         return wanted
     arrays = {job.target.place.name: job.plan.metadata.document for job in jobs}
-    above = {group for name in arrays for group in names_above(name) if group}
-    members = {name: wanted.get(name) or group_document() for name in above} | arrays
+    above = {group for name in (*arrays, *wanted) for group in names_above(name)} | {*wanted}
+    members = {name: wanted.get(name) or group_document() for name in above if name} | arrays
     top = wanted.get("") or group_document()
     return {**wanted, "": consolidated(top, sorted_as_zarr(members))}
+
+
+def _make_empty(groups: _Groups, durability: str | None) -> None:
+    """Make the groups that no array lies in, and have the groups above list them."""
+    for place, document in groups.empty:
+        if not place.has(DOCUMENT):
+            level = durability_in(place.store, durability)
+            place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
+            replace_document(place, None, document, level, f"{_SCOPE}.{uuid.uuid4().hex}")
+            enter_above(place, {"": document}.copy)
 
 
 def _replace_attributes(groups: _Groups, durability: str | None) -> None:
@@ -329,9 +362,7 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
         attributes = call.mode == "w"
     else:
         jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
-    paths = [each.path for each in made.variables]
-    attributed = groups if attributes else replace(groups, by_path={})
-    finish = partial(_finished, attributed, paths, call.durability)
+    finish = partial(_finished, groups, attributes, call.durability)
     if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
@@ -349,6 +380,7 @@ def _groups_of(call: WriteDatasetArguments, store: Any, made: Planned) -> _Group
             path: (resolve_place(store, in_group(call, path) or None), document)
             for path, document in made.groups.items()
         },
+        [each.path for each in made.variables],
     )
 
 
@@ -373,17 +405,19 @@ def _updates(
 
 def _finished(
     groups: _Groups,
-    paths: Sequence[str],
+    attributes: bool,
     durability: str | None,
     results: WriteResult | Sequence[WriteResult],
     seconds: float | None = None,
 ) -> DatasetResult:
     """What a call returns after its run; groups get the attributes that are given for them."""
     each = [results] if isinstance(results, WriteResult) else list(results)
-    _replace_attributes(groups, durability)
+    _make_empty(groups, durability)
+    if attributes:
+        _replace_attributes(groups, durability)
     took = max(result.seconds for result in each) if seconds is None else seconds
     return DatasetResult(
         path=groups.place.label,
-        variables=dict(zip(paths, each, strict=True)),
+        variables=dict(zip(groups.arrays, each, strict=True)),
         seconds=rounded(took),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import dask
@@ -117,3 +118,21 @@ def test_it_is_appended_to_and_written_into_a_region(service, url, tmp_path):
         both[name][3:21] = part[name].values
     check(service, url, both)
     assert not [key for key in service.keys_of(url) if STATE in key]
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+def test_the_engine_reads_whole_shards(service, url):
+    """xarray's own engine needs another library for such a URL."""
+    from shardwrite.datasets.engine import ShardsBackend
+
+    ds = dataset(title="it")
+    write(ds, url, group="deep")
+    for how in ({"group": "deep"}, {"group": "deep", "consolidated": False}):
+        found = xr.open_dataset(url, engine=ShardsBackend, chunks={}, **how)
+        assert found["v0"].chunks == ((16, 16), (16, 16))
+        xr.testing.assert_identical(found.compute(), ds.compute())
+    lazy = pickle.loads(pickle.dumps(xr.open_dataset(url, engine=ShardsBackend, group="deep")))
+    xr.testing.assert_identical(lazy.isel(t=[3, 20]).load(), ds.isel(t=[3, 20]).compute())
+    xr.testing.assert_identical(lazy.isel(x=slice(5, 9)).load(), ds.isel(x=slice(5, 9)).compute())
+    tree = xr.open_datatree(url, engine=ShardsBackend)
+    xr.testing.assert_identical(tree["deep"].to_dataset().load(), ds.compute())

@@ -143,10 +143,20 @@ def test_it_is_what_xarray_writes(tmp_path, name):
     check_as_xarray(xr.Dataset(CASES[name], attrs={"title": name}), tmp_path)
 
 
-def test_a_calendar_without_leap_days(tmp_path):
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("how", [{}, {"units": "hours since 1999-01-01", "dtype": "i4"}])
+def test_a_calendar_without_leap_days(tmp_path, lazy, how):
     pytest.importorskip("cftime")
     times = xr.date_range("2000-02-28", periods=4, calendar="noleap", use_cftime=True)
-    check_as_xarray(xr.Dataset({"v": variable(times.values, dims="t", lazy=False)}), tmp_path)
+    bounds = np.stack([times.values, times.values], axis=1)
+    how = {"calendar": "noleap", **how}
+    ds = xr.Dataset(
+        {
+            "v": variable(times.values, dims="t", lazy=lazy, **how),
+            "w": variable(bounds, lazy=lazy, calendar="noleap"),
+        }
+    )
+    check_as_xarray(ds, tmp_path)
 
 
 def many():
@@ -216,6 +226,8 @@ def tree():
             "/fine/more": xr.Dataset({"w": ("y", da.arange(4))}, {"x": [10, 20, 30]}),
             "/coarse": xr.Dataset({"v": ("z", da.zeros(2))}),
             "/only": xr.Dataset(attrs={"variables": "below"}),
+            "/empty": xr.Dataset(attrs={"variables": "none"}),
+            "/empty/inside": xr.Dataset(),
             "/only/below": xr.Dataset({"v": ("z", da.zeros(2))}),
         }
     )

@@ -379,6 +379,45 @@ def test_stores_of_zarr(tmp_path):
     memory = zarr.storage.MemoryStore()
     small(title="it").shardwrite.to_zarr(memory)
     check(memory, small(title="it"))
+    objects = {}
+    small(title="it").shardwrite.to_zarr(objects)
+    check(objects, small(title="it"))
+    assert "a/c/0/0" in objects
     group = zarr.open_group(tmp_path / "x.zarr", mode="w").create_group("inner")
     small(title="it").shardwrite.to_zarr(group, group="deep")
     check(tmp_path / "x.zarr", small(title="it"), group="inner/deep", consolidated=False)
+
+
+def test_groups_without_arrays_are_made_at_the_end(tmp_path, monkeypatch):
+    """The root lists them from its first moment; a call that was killed before is made again."""
+    root = tmp_path / "x.zarr"
+    tree = xr.DataTree.from_dict(
+        {"/a": small(), "/b": xr.Dataset(attrs={"n": 1}), "/b/c": xr.Dataset()}
+    )
+    monkeypatch.setattr("shardwrite.datasets.write.replace_document", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tree.shardwrite.to_zarr(root)
+    xr.testing.assert_identical(xr.open_datatree(root, engine="zarr").load(), tree.compute())
+    assert not (root / "b").exists()
+    monkeypatch.undo()
+    assert tree.shardwrite.to_zarr(root).n_resumed_shards == 4
+    for consolidated in (True, False):
+        found = xr.open_datatree(root, engine="zarr", consolidated=consolidated)
+        xr.testing.assert_identical(found.load(), tree.compute())
+    with pytest.raises(SpecError, match="exists there"):
+        xr.DataTree.from_dict({"/a": small(3), "/b": xr.Dataset()}).shardwrite.to_zarr(root)
+    other = xr.DataTree.from_dict({"/b": small(), "/a/t": xr.Dataset()})
+    before = contents(root)
+    with pytest.raises(SpecError, match="something stands where the tree has a group"):
+        other.shardwrite.to_zarr(root, mode="w")
+    assert contents(root) == before
+
+
+def test_empty_groups_enter_what_is_listed_above_them(tmp_path):
+    root = tmp_path / "x.zarr"
+    small().shardwrite.to_zarr(root)
+    tree = xr.DataTree.from_dict({"/a": small(), "/b": xr.Dataset(attrs={"n": 1})})
+    tree.shardwrite.to_zarr(root, group="inner")
+    for consolidated in (True, False):
+        found = xr.open_datatree(root, engine="zarr", group="inner", consolidated=consolidated)
+        xr.testing.assert_identical(found.load(), tree.compute())

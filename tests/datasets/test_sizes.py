@@ -252,10 +252,7 @@ BAD = {
         "cannot write 'z'.*reset_index",
     ),
     "nothing": (lambda: xr.Dataset(), "no variables"),
-    "a node without variables": (
-        lambda: xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/b": xr.Dataset()}),
-        "no variables in 'b'",
-    ),
+    "a tree of nothing": (lambda: xr.DataTree.from_dict({"/b": xr.Dataset()}), "no variables"),
     "no object of xarray": (lambda: np.ones(3), "not of xarray.*Dataset"),
 }
 

@@ -1,4 +1,4 @@
-"""What the plugins share: tests that are left out, each with its reason, and counts of writes."""
+"""What the plugins share: tests that are left out, each with its reason, how others end, and counts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections import Counter
 
 
 class Redirection:
-    """Counts of one process, and the tests that it leaves out."""
+    """Counts of one process, how its tests end, and the tests that it leaves out."""
 
-    def __init__(self, left_out):
-        self.left_out = left_out
+    def __init__(self, left_out=()):
+        self.left_out = dict(left_out)
         self.counts = Counter()
         self.deselected = {}
+        self.outcomes = {}
 
     def select(self, config, items):
         """Leave tests out, as pytest's ``pytest_collection_modifyitems`` does."""
@@ -28,7 +29,20 @@ class Redirection:
         config.hook.pytest_deselected(items=out)
         items[:] = kept
 
+    def note(self, report):
+        """Note how a test ends, as pytest's ``pytest_runtest_logreport`` does."""
+        if report.when == "call" or report.outcome != "passed":
+            is_expected = hasattr(report, "wasxfail")
+            outcome = f"x{report.outcome}" if is_expected else report.outcome
+            self.outcomes[name_of(report.nodeid)] = outcome
+
     def tell(self):
-        """Leave the counts for the process that has started this one."""
+        """Leave all that for the process that has started this one."""
+        told = {name: getattr(self, name) for name in ("counts", "deselected", "outcomes")}
         with open(os.environ["SHARDWRITE_TOLD"], "w") as file:
-            json.dump({"counts": self.counts, "deselected": self.deselected}, file)
+            json.dump(told, file)
+
+
+def name_of(nodeid):
+    """Name of a test, from its file on."""
+    return nodeid.partition("::")[0].rpartition("/")[2] + "::" + nodeid.partition("::")[2]

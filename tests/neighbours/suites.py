@@ -84,8 +84,8 @@ def python_with(name, cache, *needed):
     return into / "bin/python"
 
 
-def run_suite(tmp_path, plugin, *arguments, cwd, paths=()):
-    """Run a suite under a plugin of this folder.
+def run_suite(tmp_path, plugin, *arguments, cwd, paths=(), **environ):
+    """Run a suite under a plugin of this folder, or of one in `paths`.
 
     Returns
     -------
@@ -99,6 +99,7 @@ def run_suite(tmp_path, plugin, *arguments, cwd, paths=()):
     left = tmp_path / "told.json"
     environ = {
         **os.environ,
+        **environ,
         "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT, Path(__file__).parent))),
         "SHARDWRITE_TOLD": str(left),
         "PYTHONDONTWRITEBYTECODE": "1",

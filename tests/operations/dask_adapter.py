@@ -12,18 +12,19 @@ import contextlib
 import os
 
 import pytest
+from redirecting import Redirection
 
 from shardwrite import patch_dask
 from shardwrite.operations import dask_patch
 
-N_CALLS = []
+here = Redirection()
 
 
 def pytest_configure():
     real = dask_patch.write_to_zarr
 
     def write(x, url, *arguments):
-        N_CALLS.append(url)
+        here.counts["ours"] += 1
         return real(x, url, *arguments)
 
     dask_patch.writes_shards = lambda _, keywords: keywords.get("zarr_format") != 2
@@ -31,8 +32,12 @@ def pytest_configure():
     patch_dask()
 
 
-def pytest_terminal_summary(terminalreporter):
-    terminalreporter.write_line(f"to_zarr was ours {len(N_CALLS)} times")
+def pytest_runtest_logreport(report):
+    here.note(report)
+
+
+def pytest_sessionfinish():
+    here.tell()
 
 
 @pytest.fixture(autouse=True)

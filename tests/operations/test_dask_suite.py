@@ -6,9 +6,6 @@ shards. A test that cannot pass is named here, with the reason.
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +15,9 @@ import pytest
 from packaging.version import Version
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "neighbours"))
+from suites import run_suite  # noqa: E402
+
 IS_NEW = Version(dask.__version__) >= Version("2026.8")
 SUITE = Path(dask.array.__file__).parent / "tests" / "test_array_core.py"
 NO_WARNING = (
@@ -43,39 +43,23 @@ DEFENDED = {
 """Tests that fail. Each value is the reason."""
 
 
-def run_suite(chosen, tmp_path, **environ):
+def run(chosen, tmp_path, **environ):
     """Outcomes of dask's tests by name, and how often `to_zarr` was ours."""
     if not SUITE.exists():
         pytest.skip("this installation of dask has no tests")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider"]
-    command += ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path)]
-    command += ["-p", "dask_adapter", str(SUITE), "-k", chosen]
-    found = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            **environ,
-            "PYTHONPATH": os.pathsep.join(map(str, [HERE, HERE.parents[1], *sys.path])),
-        },
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    ).stdout
-    outcomes = re.findall(
-        r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\S* \S*::(\S+)", found, re.MULTILINE
-    )
-    print(found[-3000:])
-    return {name: outcome for outcome, name in outcomes}, int(
-        re.search(r"to_zarr was ours (\d+) times", found)[1]
-    )
+    _, told, _ = run_suite(
+        tmp_path, "dask_adapter", "-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path),
+        str(SUITE), "-k", chosen, cwd=tmp_path, paths=[HERE, *sys.path], **environ,
+    )  # fmt: skip
+    outcomes = {name.partition("::")[2]: outcome for name, outcome in told["outcomes"].items()}
+    return outcomes, told["counts"]["ours"]
 
 
 @pytest.mark.long
 def test_dasks_tests_of_zarr_and_of_stores(tmp_path):
-    outcomes, n_ours = run_suite("zarr or store", tmp_path)
-    failed = {name for name, outcome in outcomes.items() if outcome != "PASSED"}
+    outcomes, n_ours = run("zarr or store", tmp_path)
+    failed = {name for name, outcome in outcomes.items() if outcome != "passed"}
     if IS_NEW:
         assert failed == DEFENDED.keys()
         assert len(outcomes) >= 56
@@ -83,14 +67,12 @@ def test_dasks_tests_of_zarr_and_of_stores(tmp_path):
         assert failed == (DEFENDED.keys() - ONLY_THE_WARNING.keys()) & outcomes.keys()
         assert len(outcomes) >= 38  # of dask 2025.7
     assert n_ours >= 15
-    n_passed = list(outcomes.values()).count("PASSED")
+    n_passed = list(outcomes.values()).count("passed")
     print(f"{n_passed} of {len(outcomes)} pass as they are, {n_ours} calls of to_zarr ours")
 
 
 @pytest.mark.long
 def test_all_but_a_warning_of_rechunking_is_as_in_dask(tmp_path):
-    outcomes, n_ours = run_suite(
-        " or ".join(ONLY_THE_WARNING), tmp_path, DASK_WITHOUT_WARNINGS="yes"
-    )
-    assert outcomes == dict.fromkeys(ONLY_THE_WARNING, "PASSED")
+    outcomes, n_ours = run(" or ".join(ONLY_THE_WARNING), tmp_path, DASK_WITHOUT_WARNINGS="yes")
+    assert outcomes == dict.fromkeys(ONLY_THE_WARNING, "passed")
     assert n_ours >= 4
