@@ -12,6 +12,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
+from shardwrite.datasets.rounding import bits_by_name, described, rounded
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
@@ -46,16 +48,18 @@ class Node:
     path: str  # in the object that a user has given; empty for the object itself
     dataset: xarray.Dataset
     encoding: Mapping[Any, Mapping[str, Any]]  # by variable, as a user has given it
+    keep_bits: Mapping[Hashable, int]  # bits of the mantissa of the variables that are rounded
 
     def label(self, name: Hashable) -> str:
         """Text that names a variable to people."""
         return f"{self.path}/{name}" if self.path else str(name)
 
 
-def nodes_of(given: Any, encoding: Any) -> list[Node]:
+def nodes_of(given: Any, encoding: Any, keep_bits: Any) -> list[Node]:
     """The datasets of an object of xarray.
 
     - `encoding`: by variable; for a `DataTree`, by node and variable.
+    - `keep_bits`: a number, or by variable; for a `DataTree`, by node, and that may be by variable.
     """
     if importlib.util.find_spec("xarray") is None:
         remedy = 'give an object of xarray; pip install "shardwrite[xarray]" installs it'
@@ -65,23 +69,28 @@ def nodes_of(given: Any, encoding: Any) -> list[Node]:
     import xarray
 
     asked = _mappings(encoding, "encoding")
-    if isinstance(given, xarray.Dataset):
-        return [Node("", given, _asked_for(given, asked))]
-    if isinstance(given, xarray.DataArray):
-        dataset = _of_array(given)
-        return [Node("", dataset, _asked_for(dataset, asked))]
+    if isinstance(given, xarray.Dataset | xarray.DataArray):
+        dataset = given if isinstance(given, xarray.Dataset) else _of_array(given)
+        bits = bits_by_name(dataset, keep_bits, "keep_bits")
+        return [Node("", dataset, _asked_for(dataset, asked), bits)]
     if not isinstance(given, xarray.DataTree):
         remedy = "give a Dataset, DataArray or DataTree of xarray"
         raise SpecError("not of xarray", field="ds", value=type(given).__name__, remedy=remedy)
-    unknown = [name for name in asked if name not in given.groups]
-    if unknown:
-        remedy = f"give nodes of the tree: {', '.join(given.groups)}"
-        raise SpecError("no such node", field="encoding", value=unknown[0], remedy=remedy)
+    of_nodes = (
+        keep_bits if isinstance(keep_bits, Mapping) else dict.fromkeys(given.groups, keep_bits)
+    )
+    for field, names in (("encoding", asked), ("keep_bits", of_nodes)):
+        unknown = [name for name in names if name not in given.groups]
+        if unknown:
+            remedy = f"give nodes of the tree: {', '.join(given.groups)}"
+            raise SpecError("no such node", field=field, value=unknown[0], remedy=remedy)
     found = []
     for path, node in given.subtree_with_keys:
         dataset = node.to_dataset(inherit=node is given)  # what is inherited is written once
         own = _mappings(asked.get(node.path), f"encoding[{node.path!r}]")
-        found.append(Node("" if path == "." else path, dataset, _asked_for(dataset, own)))
+        bits = bits_by_name(dataset, of_nodes.get(node.path), f"keep_bits[{node.path!r}]")
+        name = "" if path == "." else path
+        found.append(Node(name, dataset, _asked_for(dataset, own), bits))
     return found
 
 
@@ -151,11 +160,12 @@ def prepared(node: Node) -> xarray.Dataset:
     dataset = _lazy(node)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
-    return dataset
+    return rounded(dataset, node)
 
 
 def encoded(node: Node) -> EncodedNode:
     """What xarray would write of a dataset."""
+    node = replace(node, dataset=described(node.dataset, node))
     dataset = prepared(node)
     made = written(dataset, node, _dumped)
     refuse_no_json(made.document(""), node.path or "the dataset")

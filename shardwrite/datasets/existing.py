@@ -23,6 +23,7 @@ from shardwrite.datasets.encode import (
     refuse_no_json,
     written,
 )
+from shardwrite.datasets.rounding import refuse_other_rounding
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
@@ -72,6 +73,7 @@ def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
     arrays = _arrays_in(place)
     if changes.append_dim is not None:
         _refuse_other_variables(node, arrays, changes)
+    refuse_other_rounding(node, arrays)
     dataset = prepared(node)
     store = _Store(place, _without_new_steps(arrays, changes.append_dim))
     dataset, region = _placed(dataset, node, store, changes)

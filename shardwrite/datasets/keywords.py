@@ -53,6 +53,15 @@ class SizeKeywords(Keywords):
         the place that it was read from. For a `DataTree`, for each node such a mapping.""",
         kind="mapping of str to mapping",
     )
+    keep_bits: int | Mapping[Any, Any] | None = option(
+        None,
+        """How many bits of the mantissa stay, of 10 for float16, 23 for float32 and 52 for float64.
+        Values are rounded to the nearest (BitRound), so that they take less room. A number is for
+        all variables of floats but coordinates and what describes them. A mapping such as ``{"t2m":
+        12}`` is for the variables that it names; for a `DataTree`, it has nodes. The attributes
+        ``quantization`` and ``quantization_nsb`` of CF tell what was rounded.""",
+        kind="int, or mapping of str to int",
+    )
     group: str | None = option(
         None, "Path of the group in the store, by default its root.", kind="str"
     )

@@ -80,7 +80,7 @@ def plans_of(
     seen = dict[Path, bool]()
     targets = {
         name: resolve_target(store, in_group(call, name), call.run_dir, seen=seen)
-        for node in nodes_of(call.ds, call.encoding)[:1]
+        for node in nodes_of(call.ds, call.encoding, call.keep_bits)[:1]
         for name in map(str, node.dataset.variables)
     }
     if mode != "r+" and (made := _made_before(call, store, engine, targets)) is not None:

@@ -95,7 +95,7 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
     - Raises SpecError or PlanError, with the name of the variable, if one of them does not fit.
     """
     sizes = SizesByName(call.shards, call.chunks, call.append_dim)
-    nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding)]
+    nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding, call.keep_bits)]
     each = [(node, variable) for node in nodes for variable in node.variables]
     sizes.check_names(dim for _, variable in each for dim in variable.dims)
     empty = [node.path for node in nodes if not _has_arrays(node, nodes)]
@@ -157,7 +157,7 @@ def planned_into(
     An append begins where all arrays end. If it was interrupted, it is the same one.
     """
     SizesByName(call.shards, call.chunks)
-    nodes = nodes_of(call.ds, call.encoding)
+    nodes = nodes_of(call.ds, call.encoding, call.keep_bits)
     if is_tree(call.ds):
         raise SpecError(
             "a tree is not written into arrays that exist",
