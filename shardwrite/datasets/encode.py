@@ -7,12 +7,14 @@ lazy, so that they are encoded by the tasks which write them.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import math
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,29 +52,52 @@ class Node:
     encoding: Mapping[Any, Mapping[str, Any]]  # by variable, as a user has given it
     keep_bits: Mapping[Hashable, int]  # bits of the mantissa of the variables that are rounded
 
+    own_sizes: bool = False  # whether sizes in the encoding of the variables themselves count
+
+    def sizes(self, name: Hashable) -> Mapping[str, Any]:
+        """What decides on the sizes of a variable, before those that all variables have.
+
+        Where own sizes count, chunks of dask are those of the array if there are no others. Sizes
+        of another number of dimensions are left from another variable.
+        """
+        asked = self.encoding.get(name)
+        if not self.own_sizes:
+            return asked or {}
+        variable = self.dataset.variables[name]
+        found = dict(variable.encoding if asked is None else asked)
+        for key in ("chunks", "shards") if asked is None else ():
+            own = found.get(key)
+            if not isinstance(own, tuple | list) or len(own) != variable.ndim:
+                found.pop(key, None)
+        if found.get("chunks") is None and variable.chunks is not None:
+            found["chunks"] = tuple(max(1, *each) for each in variable.chunks)
+        return found
+
     def label(self, name: Hashable) -> str:
         """Text that names a variable to people."""
         return f"{self.path}/{name}" if self.path else str(name)
 
 
-def nodes_of(given: Any, encoding: Any, keep_bits: Any) -> list[Node]:
+def import_xarray(value: str) -> ModuleType:
+    """The module of xarray; an error names the value that needs it."""
+    if importlib.util.find_spec("xarray") is None:
+        remedy = 'give an object of xarray; pip install "shardwrite[xarray]" installs it'
+        raise SpecError("xarray is not installed", field="ds", value=value, remedy=remedy)
+    return importlib.import_module("xarray")
+
+
+def nodes_of(given: Any, encoding: Any, keep_bits: Any, *, own_sizes: bool = False) -> list[Node]:
     """The datasets of an object of xarray.
 
     - `encoding`: by variable; for a `DataTree`, by node and variable.
     - `keep_bits`: a number, or by variable; for a `DataTree`, by node, and that may be by variable.
     """
-    if importlib.util.find_spec("xarray") is None:
-        remedy = 'give an object of xarray; pip install "shardwrite[xarray]" installs it'
-        raise SpecError(
-            "xarray is not installed", field="ds", value=type(given).__name__, remedy=remedy
-        )
-    import xarray
-
+    xarray = import_xarray(type(given).__name__)
     asked = _mappings(encoding, "encoding")
     if isinstance(given, xarray.Dataset | xarray.DataArray):
-        dataset = given if isinstance(given, xarray.Dataset) else _of_array(given)
+        dataset = as_dataset(given)
         bits = bits_by_name(dataset, keep_bits, "keep_bits")
-        return [Node("", dataset, _asked_for(dataset, asked), bits)]
+        return [Node("", dataset, _asked_for(dataset, asked), bits, own_sizes)]
     if not isinstance(given, xarray.DataTree):
         remedy = "give a Dataset, DataArray or DataTree of xarray"
         raise SpecError("not of xarray", field="ds", value=type(given).__name__, remedy=remedy)
@@ -90,7 +115,7 @@ def nodes_of(given: Any, encoding: Any, keep_bits: Any) -> list[Node]:
         own = _mappings(asked.get(node.path), f"encoding[{node.path!r}]")
         bits = bits_by_name(dataset, of_nodes.get(node.path), f"keep_bits[{node.path!r}]")
         name = "" if path == "." else path
-        found.append(Node(name, dataset, _asked_for(dataset, own), bits))
+        found.append(Node(name, dataset, _asked_for(dataset, own), bits, own_sizes))
     return found
 
 
@@ -101,8 +126,12 @@ def is_tree(given: Any) -> bool:
     return isinstance(given, xarray.DataTree)
 
 
-def _of_array(array: xarray.DataArray) -> xarray.Dataset:
-    """The dataset as which xarray writes an array."""
+def as_dataset(array: xarray.Dataset | xarray.DataArray) -> xarray.Dataset:
+    """The dataset as which xarray writes an array; a dataset itself."""
+    import xarray
+
+    if isinstance(array, xarray.Dataset):
+        return array
     if array.name is not None and array.name not in array.coords and array.name not in array.dims:
         return array.to_dataset()
     dataset = array.to_dataset(name=_VARIABLE)
@@ -160,12 +189,13 @@ def prepared(node: Node) -> xarray.Dataset:
     dataset = _lazy(node)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
-    return rounded(dataset, node)
+    return rounded(dataset, node.keep_bits, node.encoding)
 
 
 def encoded(node: Node) -> EncodedNode:
     """What xarray would write of a dataset."""
-    node = replace(node, dataset=described(node.dataset, node))
+    told = described(node.dataset, node.keep_bits, node.encoding)
+    node = replace(node, dataset=told)
     dataset = prepared(node)
     made = written(dataset, node, _dumped)
     refuse_no_json(made.document(""), node.path or "the dataset")
@@ -177,7 +207,7 @@ def encoded(node: Node) -> EncodedNode:
             tuple(map(str, dataset.variables[name].dims)),
             as_declared(values, dataset.variables[name]),
             _options(array, made.document(array.path), node, name),
-            node.encoding.get(name, {}),
+            node.sizes(name),
         )
         for name, (values, array) in zip(dataset.variables, made.in_order(dataset), strict=True)
     )

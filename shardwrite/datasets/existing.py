@@ -73,7 +73,7 @@ def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
     arrays = _arrays_in(place)
     if changes.append_dim is not None:
         _refuse_other_variables(node, arrays, changes)
-    refuse_other_rounding(node, arrays)
+    refuse_other_rounding(node.dataset, node.keep_bits, arrays)
     dataset = prepared(node)
     store = _Store(place, _without_new_steps(arrays, changes.append_dim))
     dataset, region = _placed(dataset, node, store, changes)

@@ -28,6 +28,7 @@ class SizeKeywords(Keywords):
     """What describes the arrays of a dataset."""
 
     section: ClassVar[str] = "Array"
+    own_sizes: ClassVar[bool] = False  # whether sizes in the encoding of variables count
 
     shards: Sizes = option(
         "auto",
@@ -178,6 +179,13 @@ class PlanDatasetArguments(PlanMethodArguments, GivenKeywords):
 @arguments
 class WriteDatasetArguments(WriteMethodArguments, GivenKeywords):
     """Arguments of `write_dataset`."""
+
+
+@arguments
+class PatchedArguments(WriteDatasetArguments):
+    """Arguments of a call that is made in place of xarray's `to_zarr`."""
+
+    own_sizes: ClassVar[bool] = True
 
 
 if TYPE_CHECKING:

@@ -67,17 +67,17 @@ class Planned:
 Call = PlanDatasetArguments | WriteDatasetArguments
 
 
-def store_of(call: Call) -> Any:
+def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
-    if is_icechunk(call.store):
+    if is_icechunk(store):
         raise SpecError(
             "datasets are not written into sessions and stores of Icechunk",
             field="store",
-            value=type(call.store).__name__,
+            value=type(store).__name__,
             remedy="write variables one by one with shardwrite.store, which takes sessions",
         )
-    opens = opened_once if isinstance(call.store, str) else at_url
-    return opens(call.store, call.storage_options)
+    opens = opened_once if isinstance(store, str) else at_url
+    return opens(store, storage_options)
 
 
 def in_group(call: Call, path: str) -> str:
@@ -95,7 +95,8 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
     - Raises SpecError or PlanError, with the name of the variable, if one of them does not fit.
     """
     sizes = SizesByName(call.shards, call.chunks, call.append_dim)
-    nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding, call.keep_bits)]
+    given = nodes_of(call.ds, call.encoding, call.keep_bits, own_sizes=call.own_sizes)
+    nodes = [encoded(node) for node in given]
     each = [(node, variable) for node in nodes for variable in node.variables]
     sizes.check_names(dim for _, variable in each for dim in variable.dims)
     empty = [node.path for node in nodes if not _has_arrays(node, nodes)]

@@ -23,8 +23,9 @@ from shardwrite.errors import SpecError
 if TYPE_CHECKING:
     import xarray
 
-    from shardwrite.datasets.encode import Node
-
+Bits = Mapping[Hashable, int]
+"""Bits of the mantissa of each variable that is rounded."""
+Encoding = Mapping[Any, Mapping[str, Any]]
 N_BITS = "quantization_nsb"
 _CONTAINER = "quantization"
 _N_DIGITS = "quantization_nsd"  # of other algorithms
@@ -62,11 +63,14 @@ def bit_round(
     return np.where(stays, native, made.view(native.dtype)).astype(values.dtype, copy=False)
 
 
-def rounded(dataset: xarray.Dataset, node: Node) -> xarray.Dataset:
-    """The dataset with the values of some variables rounded; those of dask arrays by tasks."""
-    for name, n_bits in node.keep_bits.items():
+def rounded(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> xarray.Dataset:
+    """The dataset with the values of some variables rounded; those of dask arrays by tasks.
+
+    - `encoding`: what a user asks for single variables.
+    """
+    for name, n_bits in keep_bits.items():
         variable = dataset.variables[name]
-        told = (variable.attrs, variable.encoding, node.encoding.get(name, {}))
+        told = (variable.attrs, variable.encoding, encoding.get(name, {}))
         fills = tuple(sorted({x for each in told for x in _fills(each)}))
         data = variable.data
         if variable.chunks is None:
@@ -88,7 +92,7 @@ def _fills(told: Mapping[Any, Any]) -> Iterator[float]:
 # ---- Which variables are rounded
 
 
-def bits_by_name(dataset: xarray.Dataset, asked: Any, label: str) -> dict[Hashable, int]:
+def bits_by_name(dataset: xarray.Dataset, asked: Any, label: str) -> Bits:
     """How many bits of which variables are kept.
 
     - `asked`: a number for all variables of floats but coordinates, or a mapping of variables.
@@ -159,13 +163,14 @@ def _check_bits(n: Any, name: Any, dtype: np.dtype[Any] | None, label: str) -> i
 # ---- What tells of it
 
 
-def described(dataset: xarray.Dataset, node: Node) -> xarray.Dataset:
+def described(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> xarray.Dataset:
     """The dataset with the attributes of CF for what is rounded, and the variable they name.
 
+    - `encoding`: what a user asks for single variables.
     - Raises SpecError for a variable that is packed or stored in a smaller dtype, so that other
       bits than these would be stored.
     """
-    if not node.keep_bits:
+    if not keep_bits:
         return dataset
     names = ("quantization_info", *(f"quantization_info_{n}" for n in range(1, 1000)))
     container = next(
@@ -174,11 +179,9 @@ def described(dataset: xarray.Dataset, node: Node) -> xarray.Dataset:
         if name not in dataset.variables or dataset.variables[name].attrs == _HOW
     )
     new = dataset.assign({container: ((), np.int8(0), dict(_HOW))})
-    for name, n_bits in node.keep_bits.items():
+    for name, n_bits in keep_bits.items():
         variable = dataset.variables[name]
-        _refuse_packed(
-            variable, node.encoding.get(name, variable.encoding), node.label(name), n_bits
-        )
+        _refuse_packed(variable, encoding.get(name, variable.encoding), str(name), n_bits)
         attrs = {key: value for key, value in variable.attrs.items() if key != _N_DIGITS}
         copy = variable.copy(deep=False)
         copy.attrs = {**attrs, _CONTAINER: container, N_BITS: n_bits}
@@ -204,18 +207,20 @@ def _refuse_packed(
     )
 
 
-def refuse_other_rounding(node: Node, arrays: Mapping[str, Document]) -> None:
+def refuse_other_rounding(
+    dataset: xarray.Dataset, keep_bits: Bits, arrays: Mapping[str, Document]
+) -> None:
     """Refuse values for arrays that exist and are rounded otherwise.
 
     A dataset that was rounded before says so in its own attributes.
     """
-    for name, variable in node.dataset.variables.items():
+    for name, variable in dataset.variables.items():
         there = attributes_of(arrays.get(str(name), {})).get(N_BITS)
-        asked = node.keep_bits.get(name)
+        asked = keep_bits.get(name)
         own = variable.attrs.get(N_BITS) if asked is None else asked
         if str(name) in arrays and own != there and not (there is None and asked is None):
             raise SpecError(
-                f"the variable {node.label(name)!r} of the store "
+                f"the variable {str(name)!r} of the store "
                 f"{_told(there)}, and that of the dataset {_told(own)}",
                 field="keep_bits",
                 value=own,

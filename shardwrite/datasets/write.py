@@ -249,7 +249,8 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     >>> p.variables["t2m"].metadata.grid.shards, p.n_shards
     ((1000, 1000), 4)
     """
-    made, _ = plans_of(call, store_of(call), active_engine())
+    store = store_of(call.store, call.storage_options)
+    made, _ = plans_of(call, store, active_engine())
     return DatasetPlan(
         variables={
             each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
@@ -320,8 +321,13 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     >>> result.variables["t2m"].n_shards, xarray.open_zarr(path).sizes["time"]
     (4, 4000)
     """
+    return written(call)
+
+
+def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
+    """Do what `write_dataset` does."""
     start = time.perf_counter()
-    engine, store = active_engine(), store_of(call)
+    engine, store = active_engine(), store_of(call.store, call.storage_options)
     made, changes = plans_of(call, store, engine, settles=True)
     groups = _groups_of(call, store, made)
     if changes is None:
