@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
 from shardwrite.datasets.rounding import bits_by_name, described, rounded
+from shardwrite.datasets.times import as_declared, checked
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
@@ -184,9 +184,12 @@ class EncodedNode:
     document: Document  # of the group
 
 
-def prepared(node: Node) -> xarray.Dataset:
-    """The dataset of a node, as it is handed to xarray; what xarray could not write is refused."""
-    dataset = _lazy(node)
+def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xarray.Dataset:
+    """The dataset of a node, as it is handed to xarray; what xarray could not write is refused.
+
+    - `encodings`: by variable, as far as they are known.
+    """
+    dataset = checked(_lazy(node), encodings)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
     return rounded(dataset, node.keep_bits, node.encoding)
@@ -196,7 +199,9 @@ def encoded(node: Node) -> EncodedNode:
     """What xarray would write of a dataset."""
     told = described(node.dataset, node.keep_bits, node.encoding)
     node = replace(node, dataset=told)
-    dataset = prepared(node)
+    dataset = prepared(
+        node, {name: node.encoding.get(name, v.encoding) for name, v in told.variables.items()}
+    )
     made = written(dataset, node, _dumped)
     refuse_no_json(made.document(""), node.path or "the dataset")
     for name in dataset.variables:
@@ -205,7 +210,7 @@ def encoded(node: Node) -> EncodedNode:
         EncodedVariable(
             array.path,
             tuple(map(str, dataset.variables[name].dims)),
-            as_declared(values, dataset.variables[name]),
+            as_declared(values, dataset.variables[name], node.label(name)),
             _options(array, made.document(array.path), node, name),
             node.sizes(name),
         )
@@ -307,23 +312,6 @@ def refuse_no_json(document: Document, label: str) -> None:
                 remedy="remove it, or make it text; missing_value may stand in the encoding of the "
                 "variable, in place of its attrs",
             ) from None
-
-
-def as_declared(values: Any, variable: xarray.Variable) -> Any:
-    """The values, whose blocks are of the dtype that their dask array declares.
-
-    Those of lazy times are not always: xarray leaves it to zarr to cast them.
-    """
-    if variable.chunks is None or variable.dtype.kind not in "mM":
-        return values
-    return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
-
-
-def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
-    cast = block.astype(wanted)
-    if not np.array_equal(cast, block, equal_nan=True):
-        raise ValueError(f"encoded times do not fit into {wanted}; give them another dtype or unit")
-    return cast
 
 
 class Written:

@@ -89,7 +89,8 @@ class IntoKeywords(Keywords):
         None,
         """Dimension along which the variables are appended to those of the store. All variables of
         the store that have it must be there. The encoding of the store is used, and `shards` and
-        `chunks` have no effect.""",
+        `chunks` have no effect. Steps must follow those of the store, as far as coordinates of
+        numbers or times tell.""",
         kind="str",
     )
     region: str | Mapping[Any, slice | str] | None = option(

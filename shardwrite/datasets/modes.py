@@ -68,7 +68,16 @@ def plans_of(
             remedy="give the store",
         )
     place = resolve_place(store, in_group(call, "") or None)
-    if place.kind_for_group() != "group":
+    kind = place.kind_for_group()
+    if kind in ("v2", "v2 group"):
+        raise SpecError(
+            "the store is one of Zarr v2, and only arrays of Zarr v3 are changed",
+            field="store",
+            value=place.label,
+            remedy="write it into another store first: "
+            'xarray.open_zarr(store, chunks={}).shardwrite.to_zarr("new.zarr")',
+        )
+    if kind != "group":
         if mode == "r+":
             raise SpecError(
                 "there is no group to write into",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from shardwrite.datasets.encode import (
     is_tree,
     nodes_of,
 )
-from shardwrite.datasets.existing import Changes, Values, values_into
+from shardwrite.datasets.existing import Changes, Values, ValuesOfNode, values_into
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
@@ -30,7 +30,7 @@ from shardwrite.place.target import Target, resolve_new, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
-from shardwrite.runs.array_plan import ArrayChunks, plan_array
+from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_array
 from shardwrite.runs.begin import was_left
 from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.region_plan import APPEND, Where, region_plan
@@ -181,7 +181,38 @@ def planned_into(
                 updates = (run for name in starts for run in unfinished_updates(targets[name]))
                 raise next(map(unfinished, updates), _of_other_lengths(starts, changes))
             variables[n] = again
+    if made.overlap is not None and first >= made.overlap.length:
+        variables = _appended_before(call, targets, made, variables, engine)
     return Planned(tuple(variables), {"": made.document})
+
+
+def _appended_before(
+    call: Call,
+    targets: Mapping[str, Target],
+    made: ValuesOfNode,
+    variables: Sequence[PlannedVariable],
+    engine: Engine,
+) -> list[PlannedVariable]:
+    """Plans of an append whose steps are there, if the same call has appended them before.
+
+    Sources that only their dtype and chunks tell apart may have other values.
+    """
+    wrong, again = made.overlap, list(variables)
+    if wrong is None:
+        return again
+    start = wrong.length - wrong.n_steps
+    for n, values in enumerate(made.variables) if wrong.are_last else ():
+        if values.axis is not None:
+            again[n] = _into(call, targets, values, engine, start)
+    appends = [each for each in again if each.plan.append_axis is not None]
+    if not wrong.are_last or not all(
+        each.target is not None
+        and was_left(each.target, each.plan)
+        and not str(each.plan.identity.source).startswith(BY_CHUNKS)
+        for each in appends
+    ):
+        raise wrong.error
+    return again
 
 
 def _into(
@@ -273,7 +304,7 @@ class DatasetPlan(Result):
     @property
     def memory_nbytes(self) -> int:
         """Estimate of the memory of one worker process, in bytes: that of the largest plan."""
-        return max(plan.memory.total_nbytes for plan in self.variables.values())
+        return max((plan.memory.total_nbytes for plan in self.variables.values()), default=0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts of all plans, and their totals, as values that JSON can hold."""

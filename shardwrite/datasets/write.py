@@ -47,6 +47,7 @@ from shardwrite.place.target import document_if_there, durability_in, resolve_pl
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.reads import reads_one_of
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
 
@@ -341,9 +342,9 @@ def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
-        later: Delayed = delayed(finish)(as_delayed(jobs, engine))
+        later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
         return later
-    results = execute_staged(jobs, engine, call.progress)
+    results = execute_staged(jobs, engine, call.progress) if jobs else []
     return finish(results, time.perf_counter() - start)
 
 
@@ -374,7 +375,19 @@ def _updates(
     """Jobs that change arrays, as one run."""
     options = options_from(call, RunOptions, mode="r+", together=True)
     jobs = [each.job(options) for each in made.variables]
-    return jobs if changes.append_dim is not None else staged_where_read(jobs, engine)
+    if changes.append_dim is None:
+        return staged_where_read(jobs, engine)
+    for each, job in zip(made.variables, jobs, strict=True):
+        if reads_one_of(job, jobs):
+            raise SpecError(
+                f"the variable {each.path!r} is read from the store that it is appended to, while "
+                "that is changed",
+                field="ds",
+                value=each.path,
+                remedy="load it first with ds.load(); or write the dataset to another store, and "
+                "append what you open there",
+            )
+    return jobs
 
 
 def _finished(
@@ -387,7 +400,7 @@ def _finished(
     """What a call returns after its run; groups get the attributes that are given for them."""
     each = [results] if isinstance(results, WriteResult) else list(results)
     _replace_attributes(groups, durability)
-    took = max(result.seconds for result in each) if seconds is None else seconds
+    took = max((result.seconds for result in each), default=0.0) if seconds is None else seconds
     return DatasetResult(
         path=groups.place.label,
         variables=dict(zip(paths, each, strict=True)),
