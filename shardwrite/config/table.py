@@ -411,6 +411,31 @@ READ_LIMIT = Setting(
     travels=True,
 )
 
+READ_GAP = Setting(
+    "read.gap",
+    size,
+    "64 KiB",
+    "Inner chunks of a shard that lie no farther apart are read by one request, where requests go "
+    "over a network.",
+    travels=True,
+)
+
+READ_REQUEST = Setting(
+    "read.request-size",
+    size,
+    "8 MiB",
+    "Largest request for several inner chunks of a shard.",
+    travels=True,
+)
+
+READ_THREADS = Setting(
+    "read.threads",
+    or_null(count),
+    None,
+    "Threads that read the shards of an array that is indexed outside of dask. With null, as many "
+    "as there are cores, and at least 8 where requests go over a network.",
+)
+
 CHUNK_LIMIT = Setting(
     "read.chunk-limit",
     size,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer, Ranges
+from shardwrite.config.table import READ_GAP, READ_REQUEST, value_of
 from shardwrite.encode.unit import decode_tile
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import ShardIndex
@@ -32,6 +33,44 @@ class Loaded:
     def read(self, offset: int, nbytes: int) -> Buffer:
         """See :meth:`Ranges.read`; the bytes are not copied."""
         return self._data[offset : offset + nbytes]
+
+
+class Gathered:
+    """An object of which ranges that lie close together are read by one request.
+
+    They are asked for in the order in which they lie. One request is kept in memory.
+
+    - `offsets`, `nbytes`: ranges inside the object, sorted by their offsets.
+    """
+
+    def __init__(
+        self, source: Ranges, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+    ) -> None:
+        self._source, self.nbytes = source, source.nbytes
+        self._requests = _requests(offsets, offsets + nbytes)
+        self._start, self._data = 0, memoryview(b"")
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """See :meth:`Ranges.read`."""
+        if not self._start <= offset <= offset + nbytes <= self._start + len(self._data):
+            stop = self._requests.get(offset)
+            if stop is None or stop < offset + nbytes:
+                return self._source.read(offset, nbytes)
+            self._data = memoryview(self._source.read(offset, stop - offset)).cast("B")
+            self._start = offset
+        return self._data[offset - self._start : offset - self._start + nbytes]
+
+
+def _requests(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> dict[int, int]:
+    """First and last byte of each request for ranges that are sorted by their first bytes."""
+    gap, most = value_of(READ_GAP), value_of(READ_REQUEST)
+    requests: dict[int, int] = {}
+    first = last = -1
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        if first < 0 or start - last > gap or max(stop, last) - first > most:
+            first, last = start, stop
+        requests[first] = last = max(stop, last)
+    return requests
 
 
 class ShardReader:
@@ -70,6 +109,22 @@ class ShardReader:
         """Ranks of the inner chunks that hold data."""
         ranks: list[int] = np.flatnonzero(~self.index.is_empty).tolist()
         return ranks
+
+    def gather(self, ranks: npt.NDArray[np.int64]) -> list[int]:
+        """Read inner chunks that are wanted by few requests, if the shard is distant.
+
+        - `ranks`: ranks of inner chunks that hold data.
+        - Returns: the ranks, in the sequence in which they are to be decoded.
+        """
+        if getattr(self.source, "is_distant", False) and len(ranks) > 1:
+            offsets, nbytes = self.index.table[ranks].astype(np.int64).T
+            order = np.argsort(offsets, kind="stable")
+            ranks = ranks[order]
+            # What cannot be right is left to `chunk`.
+            is_sound = (nbytes <= self.metadata.pipeline.most_encoded_nbytes)[order]
+            self.source = Gathered(self.source, offsets[order][is_sound], nbytes[order][is_sound])
+        found: list[int] = ranks.tolist()
+        return found
 
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """Decode the inner chunk with a row-major rank; None if it is empty.

@@ -551,7 +551,8 @@ def _named_otherwise(
 
     The array is listed then.
     """
-    if table.is_present.all() or (expected.by and table.is_present.any()):
+    is_explained = expected.by and table.is_present.any()
+    if table.is_present.all() or is_explained or not array.store.lists:
         return None
     return other_names(array.store.list_keys(), array.metadata, to_the_end=True)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from shardwrite.codecs.documents import Document
-from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError
 from shardwrite.format.node import (
     DATA,
@@ -341,8 +340,7 @@ def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bo
     if is_bucket_url(store):
         from shardwrite.stores.bucket_url import open_bucket  # for buckets
 
-        known = value_of(STORAGE)
-        return open_bucket(store, {**known, **storage_options}, is_read=is_read)
+        return open_bucket(store, storage_options, is_read=is_read)
     url = _URL.match(store)
     if url is None or url[1].lower() in _LOCAL:
         return store
@@ -363,7 +361,7 @@ def opened_once(store: Any, storage_options: Mapping[str, Any] | None = None) ->
     if storage_options is None and isinstance(store, str) and is_bucket_url(store):
         from shardwrite.stores.bucket_url import open_bucket  # for buckets
 
-        return open_bucket(store, value_of(STORAGE))
+        return open_bucket(store)
     return at_url(store, storage_options)
 
 

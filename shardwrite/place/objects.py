@@ -159,7 +159,8 @@ class InStore(Place):
 
     def kind(self) -> str:
         """See :meth:`Place.kind`."""
-        return self._node_kind() or ("other" if self.is_occupied() else "nothing")
+        kind = self._node_kind()
+        return kind or ("other" if self.store.lists and self.is_occupied() else "nothing")
 
     def _node_kind(self) -> str | None:
         """Kind of the node that stands there; None if there is none."""

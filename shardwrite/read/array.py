@@ -20,13 +20,15 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 import shardwrite._dask as dask
-from shardwrite.config.table import SOURCE_CHUNKS, decide, value_of
+from shardwrite.config.table import READ_THREADS, SOURCE_CHUNKS, decide, value_of
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.metadata import MOST, ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
+from shardwrite.host.resources import n_cores
+from shardwrite.host.threads import in_threads
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
@@ -148,24 +150,41 @@ _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens
 
 _SMALL_NBYTES = 2**20
 
+_MOST_BATCHES = 1024  # into which the shards of a region are divided for threads
+
+_IN_FLIGHT = 8  # requests at a time, at least, where each goes over a network
+
 _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
 
 
 class ShardedArray:
     """A sharded array that is open for reading. It can be indexed and pickled.
 
-    Wherever it is read, the settings of the process that has opened it hold.
+    Wherever it is read, the settings of the process that has opened it hold. An index that touches
+    several shards is read by several threads, and one in a task of dask by the thread of the task.
     """
 
-    def __init__(self, metadata: ArrayMetadata, store: Store, *, is_afresh: bool = False) -> None:
+    def __init__(
+        self,
+        metadata: ArrayMetadata,
+        store: Store,
+        *,
+        is_afresh: bool = False,
+        is_alone: bool = False,
+    ) -> None:
         self.metadata = metadata
         self.store = store
         self.is_afresh = is_afresh
+        self.is_alone = is_alone
         self.decided = decide()
 
     def afresh(self) -> ShardedArray:
         """The array as one that is read past what this machine has kept of it."""
         return ShardedArray(self.metadata, self.store, is_afresh=True)
+
+    def in_one_thread(self) -> ShardedArray:
+        """The array as one that each caller reads alone, because others read beside it."""
+        return ShardedArray(self.metadata, self.store, is_afresh=self.is_afresh, is_alone=True)
 
     def _reading(self, key: str, read: Callable[[Open], T]) -> T:
         """What a function reads of an object; once more if the bytes cannot be right."""
@@ -238,7 +257,8 @@ class ShardedArray:
         bounds, local = (
             zip(*map(_bounds, indices, self.shape), strict=True) if self.ndim else ((), ())
         )
-        elements = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
+        region = Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds))
+        elements = self._read_region(region, self._threads(region))
         for axis in reversed(range(self.ndim)):  # last axis first: an integer removes its axis
             elements = elements[(*[slice(None)] * axis, local[axis])]
         return elements
@@ -248,6 +268,18 @@ class ShardedArray:
 
         - Raises CorruptShardError if a shard is damaged.
         """
+        return self._read_region(region, 1)
+
+    def _threads(self, region: Box) -> int | None:
+        """Number of threads that read a region; None for the usual one."""
+        is_distant = getattr(self.store, "is_remote", False)
+        if self.is_alone or not (
+            is_distant or region.size * self.metadata.itemsize > _SMALL_NBYTES
+        ):
+            return 1
+        return value_of(READ_THREADS) or (max(n_cores(), _IN_FLIGHT) if is_distant else None)
+
+    def _read_region(self, region: Box, threads: int | None) -> npt.NDArray[Any]:
         if region.size * self.metadata.itemsize > MOST:
             raise SpecError(
                 f"holds more than {MOST:,} bytes",
@@ -256,7 +288,7 @@ class ShardedArray:
                 remedy="read smaller parts",
             )
         with self.decided.holds():
-            return self._read_box(region)
+            return self._read_box(region, threads)
 
     def chunks(
         self, index: Shape, ranks: Sequence[int]
@@ -277,13 +309,14 @@ class ShardedArray:
                 for rank in ranks:
                     yield rank, shard.chunk(rank)
 
-    def _read_box(self, region: Box) -> npt.NDArray[Any]:
+    def _read_box(self, region: Box, threads: int | None) -> npt.NDArray[Any]:
         if self._is_inner_chunk(region):
             chunk = self._read_inner_chunk(region)
             if chunk is not None:
                 return chunk
         out = np.empty(region.shape, self.dtype)
-        for index in self.metadata.grid.shards_in(region):
+
+        def read(index: Shape) -> None:
             shard = self.metadata.grid.shard_box(index)
             wanted = shard.intersect(region)
             part = out[wanted.shift(region.start).slices]
@@ -294,7 +327,28 @@ class ShardedArray:
                     raise
                 # It was replaced meanwhile, or since its index was kept.
                 self._read_shard(index, wanted, part)
+
+        indices = self.metadata.grid.shards_in(region)
+        if threads == 1:
+            for index in indices:
+                read(index)
+            return out
+        found = list(indices)
+        step = ceil_div(len(found), _MOST_BATCHES)
+        batches = [found[first : first + step] for first in range(0, len(found), step)]
+        for _ in in_threads(self._settled(read), batches, threads):
+            pass
         return out
+
+    def _settled(self, read: Callable[[Shape], None]) -> Callable[[Sequence[Shape]], None]:
+        """A function for threads, in which the settings of this array hold, too."""
+
+        def call(indices: Sequence[Shape]) -> None:
+            with self.decided.holds():
+                for index in indices:
+                    read(index)
+
+        return call
 
     def _is_inner_chunk(self, region: Box) -> bool:
         """Whether a region is one inner chunk of several in a shard."""
@@ -365,7 +419,7 @@ class ShardedArray:
         is_empty = shard.index.is_empty[ranks]
         if is_empty.any():
             out[...] = metadata.fill_value
-        for rank in ranks[~is_empty].tolist():
+        for rank in shard.gather(ranks[~is_empty]):
             chunk = shard.chunk(rank)
             if chunk is not None:
                 self._place(chunk, rank, inside, out)
@@ -538,7 +592,7 @@ def as_dask_array(
     """
     sizes = bounded(chunks, view.shape, view.dtype, view.metadata.grid.shards)
     array: dask.array.Array = dask.array.from_array(
-        view,
+        view.in_one_thread(),
         chunks=sizes,
         name=dask_name or f"sharded-zarr-{tokenize(view, sizes)}",
         asarray=True,

@@ -16,6 +16,7 @@ from shardwrite.format.node import (
     DOCUMENT,
     DOCUMENTS_OF_V2,
     group_document,
+    is_consolidated,
     kind_of_document,
 )
 from shardwrite.place.base import Place
@@ -193,11 +194,8 @@ def _is_unfinished(node: Place) -> bool:
 def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
     """The same for a store that is no directory, which is listed once."""
     leaves = (DOCUMENT, *DOCUMENTS_OF_V2)
-    names = {
-        key.rpartition("/")[0]
-        for key in place.store.list_keys()
-        if key.rpartition("/")[2] in leaves
-    }
+    keys = place.store.list_keys() if place.store.lists else _consolidated_keys(place)
+    names = {key.rpartition("/")[0] for key in keys if key.rpartition("/")[2] in leaves}
     arrays: list[str] = []
     for name in sorted(names, key=lambda name: name.split("/") if name else []):
         if any(not array or name.startswith(f"{array}/") for array in arrays):
@@ -206,6 +204,30 @@ def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
         if kind == "array":
             arrays.append(name)
         yield name, kind
+
+
+def _consolidated_keys(place: Place) -> list[str]:
+    """Keys of the documents of an array or a group that cannot be listed.
+
+    - Raises SpecError for a group without consolidated metadata.
+    """
+    data = place.read_if_there(DOCUMENT)
+    document = {} if data is None else parse_document(data, f"{place.label}/{DOCUMENT}")
+    if is_consolidated(document):
+        return [DOCUMENT, *(f"{name}/{DOCUMENT}" for name in document[_CONSOLIDATED]["metadata"])]
+    kind = _kind_at(place)
+    if kind != "group":
+        return [DOCUMENT if data is not None else _ARRAY_OF_V2] if kind == "array" else []
+    listed_v2 = parsed_at(place, CONSOLIDATED_OF_V2) if data is None else None
+    if not listed_v2:
+        raise SpecError(
+            "a group that cannot be listed, because a web server lists nothing, and that has no "
+            "consolidated metadata",
+            field="src",
+            value=place.label,
+            remedy="give the path of an array in it",
+        )
+    return list(listed_v2["metadata"])
 
 
 def documents_below(place: Place) -> dict[str, Document]:

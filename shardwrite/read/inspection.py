@@ -7,7 +7,6 @@ chunks are those of all objects, or of a sample of a large array.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +22,7 @@ from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, ShardGrid, ceil_div, ravel, unravel
 from shardwrite.host.resources import n_cores
+from shardwrite.host.threads import in_threads
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
@@ -218,9 +218,9 @@ def _inspect_shard(
     with reader:
         shard = ShardReader(metadata, key, reader)
         if deep:
-            for rank in shard.present():
+            for rank in shard.gather(np.array(shard.present(), np.int64)):
                 shard.chunk(rank)
-            signature = signature_of(metadata, reader)
+            signature = signature_of(metadata, shard.source)
             if signature is not None:
                 why_unreadable = resolve("deep check", signature.strategy)
                 reason = why_unreadable(metadata, reader, shard.index)
@@ -384,8 +384,8 @@ def stored_coords_here(array: ShardedArray) -> Coords:
     ranks, n_threads = range(array.metadata.grid.n_shards), n_cores()
     step = max(1, min(_BATCH_INDEXES, ceil_div(len(ranks), n_threads)))
     batches = [ranks[first : first + step] for first in ranks[::step]]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return _together(pool.map(partial(_coords_in, array), batches), array.metadata.grid.ndim)
+    found = in_threads(partial(_coords_in, array), batches, n_threads)
+    return _together(found, array.metadata.grid.ndim)
 
 
 def _together(parts: Iterable[Coords], ndim: int) -> Coords:
@@ -468,9 +468,14 @@ class Survey:
 
 
 def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
-    """List an array, and return the row-major ranks of the shards that have an object."""
+    """List an array, and return the row-major ranks of the shards that have an object.
+
+    Of an array that cannot be listed, all shards may have one.
+    """
     metadata = array.metadata
     check_whole(metadata.grid, label)
+    if not array.store.lists:
+        return np.arange(metadata.grid.n_shards, dtype=np.int64)
     positions = (metadata.shard_index(key) for key in array.store.list_keys())
     counts = metadata.grid.counts
     return np.array(
@@ -494,6 +499,8 @@ def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
             f"{len(table.problems)} shards of {label} are bad: {table.problems[0][1]}"
         )
     share = len(ranks) / len(looked_at) if len(looked_at) else 1.0
+    if share == 1:
+        ranks = ranks[table.is_present]
     return Survey(
         ranks,
         round(int(table.n_chunks.sum()) * share),

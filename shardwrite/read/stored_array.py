@@ -225,7 +225,7 @@ def check_names_of(stored: StoredArray) -> None:
     It is listed to the end if it lies on this machine. Otherwise the first chunk ends the listing.
     """
     store = stored.array.store
-    if not stored.is_in_file and not stored.is_foreign:
+    if store.lists and not stored.is_in_file and not stored.is_foreign:
         to_the_end = store.local_root is not None or store.is_in_memory
         check_names(store.list_keys, stored.array.metadata, stored.label, to_the_end=to_the_end)
 

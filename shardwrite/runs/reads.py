@@ -342,7 +342,7 @@ def _location(store: Store) -> tuple[str, str]:
             objects, prefix = fs.store, f"{owner.path}/{prefix}"
         return f"memory {id(objects)}", prefix.strip("/")
     if isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
-        given = dict(owner.config)
+        given = dict(getattr(owner, "config", {}))  # a web server has none
         return _service(type(owner).__name__, given), _without_quotes(store.url)
     if fs is not None:
         protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Ranges
-from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (
     Capability,
@@ -117,7 +116,7 @@ def file_in_bucket(url: str) -> FileInBucket | None:
     above, name = parent_of(url)
     if not name:
         return None
-    store = open_bucket(above, value_of(STORAGE), is_read=True)
+    store = open_bucket(above, is_read=True)
     reader = store.open(name)
     if reader is None or not reader.nbytes:
         return None
@@ -244,7 +243,7 @@ def _open(file: FileInBucket, *, again: bool = False) -> ObjectReader:
       refuses.
     """
     above, name = parent_of(file.url)
-    store = open_bucket(above, value_of(STORAGE), is_read=True)
+    store = open_bucket(above, is_read=True)
     reader = store.open_again(name) if again else store.open(name)
     if reader is None or reader.version != file.version:
         raise StoreError("another version", key=file.url, errno=errno.ESTALE)

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import STORAGE, value_of
 from shardwrite.entry.public import taking
 from shardwrite.errors import ShardwriteError, SpecError, StoreError, redacted
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
@@ -168,7 +167,7 @@ def guess_in_bucket(url: str) -> tuple[str | None, FileInBucket | None]:
     is_named = is_named_as_file(url)
     file = file_in_bucket(url) if is_named else None
     if file is None:
-        store = open_bucket(url, value_of(STORAGE), is_read=True)
+        store = open_bucket(url, is_read=True)
         is_volume = store.version(_INFO) is not None
         is_sure = not is_volume and url.rstrip("/").endswith(".zarr")
         if is_sure or any(store.version(mark) is not None for mark in _NODES):
@@ -463,7 +462,8 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
         # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"
         raise SpecError(
-            "only local files are read, and what lies in buckets (s3, gs, az)",
+            "only local files are read, and what lies in buckets (s3, gs, az) or on web servers "
+            "(https, http)",
             field="source",
             value=path.split("://")[0] + "://",
             remedy=remedy,

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import zarr
 
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import (
     ATTRIBUTES_OF_V2,
@@ -82,7 +81,7 @@ class ZarrSource(RegionSource):
 def _node(path: str, dataset: str) -> Any:
     store: Any = path
     if is_bucket_url(path):
-        store = open_bucket(path, value_of(STORAGE), is_read=True).as_zarr()
+        store = open_bucket(path, is_read=True).as_zarr()
     elif os.path.isfile(path):
         store = zarr.storage.ZipStore(path, mode="r")
     else:
@@ -160,7 +159,7 @@ def _identity(path: str, dataset: str) -> str:
 
 def _identity_in_bucket(url: str, dataset: str) -> str:
     """Identity of an array in a bucket, which changes when its document is replaced."""
-    store = open_bucket(url, value_of(STORAGE), is_read=True).at(dataset)
+    store = open_bucket(url, is_read=True).at(dataset)
     versions = (store.version(name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0]))
     version = next((version for version in versions if version is not None), None)
     return identity_text("zarr", store.url, version=version)

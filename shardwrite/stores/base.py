@@ -194,6 +194,8 @@ class ObjectReader(Protocol):
     nbytes: int
     version: Any
     """Equals :meth:`Store.version` of the key until the object is replaced or modified."""
+    is_distant: bool = False
+    """Whether each read is a request over a network, so that few large ones are quicker."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read exactly `nbytes` bytes from byte `offset` on.
@@ -390,6 +392,9 @@ class Store(Protocol):
 
     has_mtime: bool = False
     """Whether objects are files, whose file system notes when each of them was changed."""
+
+    lists: bool = True
+    """Whether the keys of its objects can be listed, which a web server cannot do."""
 
     keeps_state: bool = False
     """Whether the state of runs lies in the store, if a user names no directory for it.

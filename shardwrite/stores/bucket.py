@@ -1,4 +1,4 @@
-"""Object stores through the library obstore: S3, GCS, Azure, and obstore's own in memory or files.
+"""Object stores through the library obstore: S3, GCS, Azure, web servers, memory, and files.
 
 Each object is put in one request, so it is visible whole or not at all. Where the service can, an
 object is replaced only if it is still the version that was read. A request whose answer was lost is
@@ -14,7 +14,8 @@ signatures and keys. So only the code and the message of an answer are taken ove
 which version, and the bytes hold the index of a shard, so one more request reads an inner chunk.
 Azure cannot be asked for last bytes. There, the first request takes the first bytes, which are all
 of a small object, and the second one the last bytes. All later requests ask for the same version:
-what was replaced meanwhile is an error.
+what was replaced meanwhile is an error. A simple web server gives whole objects only, and may tell
+no version. Then nothing is kept after a call.
 
 *Requests.* obstore makes most requests again by itself. It does not do so if a connection breaks,
 or an answer is late, and the request has a condition, as nearly all puts have: it may have been
@@ -99,13 +100,23 @@ _KEYS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN)",
     "gs": "GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN)",
+    "http": "default_headers in client_options of the setting shardwrite.storage",
 }
 
 _ADDRESSES = {
     "s3": "AWS_ENDPOINT_URL, or endpoint in storage_options",
     "gs": "GOOGLE_BASE_URL, or base_url in storage_options",
     "az": "AZURE_STORAGE_ENDPOINT, or endpoint in storage_options",
+    "http": "the URL",
 }
+_FORBIDDEN = {
+    "http": "the server forbids it. Some do so where a file is missing. If it wants to know who "
+    "you are, set {keys}",
+}
+_NO_RIGHT = (
+    "the keys have no right to do that. They need the rights to read, list, write and delete "
+    "objects. Set {keys}, or storage_options"
+)
 # A meaning may name the variables of its service for keys and address.
 _NONE_FOUND = (
     "no credentials were found, or they are not valid. Set {keys}, or storage_options, or "
@@ -155,8 +166,7 @@ _TROUBLES = (
     _Trouble(
         r"\b403\b|AccessDenied",
         errno.EACCES,
-        "the keys have no right to do that. They need the rights to read, list, write and delete "
-        "objects. Set {keys}, or storage_options",
+        "{forbidden}",
     ),
     _Trouble(
         r"EntityTooLarge",
@@ -199,9 +209,10 @@ def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> 
         return StoreError(f"{problem}: {provider[0].strip()}", key=name, errno=errno.EACCES)
     for trouble in _TROUBLES:
         if re.search(trouble.pattern, text):
-            kind = where.partition(":")[0]
+            kind = where.partition(":")[0].replace("https", "http")
             kind = kind if kind in _KEYS else "s3"
-            meaning = trouble.meaning.format(keys=_KEYS[kind], address=_ADDRESSES[kind])
+            meaning = trouble.meaning.replace("{forbidden}", _FORBIDDEN.get(kind, _NO_RIGHT))
+            meaning = meaning.format(keys=_KEYS[kind], address=_ADDRESSES[kind])
             message = f"{problem}: {meaning} ({_answer(error, text)})"
             return StoreError(message, key=name, errno=trouble.number)
     return StoreError(f"{problem}: {_answer(error, text)}", key=name, errno=errno.EIO)
@@ -399,6 +410,8 @@ class BucketReader(ObjectReader):
       latest when the reader is closed, whether the object is still the same.
     """
 
+    is_distant = True
+
     def __init__(
         self, name: str, seen: Seen, tails: Tails, get: Get, look: Look, *, is_kept: bool = False
     ) -> None:
@@ -570,13 +583,30 @@ _MOST_RESERVED_NBYTES = 128 * 2**20
 _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "container_name")
 
 
+def opened(store: Any, *, is_read: bool) -> BucketStore:
+    """A store of obstore as one of this package.
+
+    - `is_read`: see `BucketStore`.
+    - Raises SpecError if it would be written, and is a web server.
+    """
+    made = BucketStore(store, is_read=is_read)
+    if not made.lists and not is_read:
+        raise SpecError(
+            "on a web server, which is only read",
+            field="store",
+            value=made.url,
+            remedy="write to a directory, or to a bucket by its own URL, such as s3://bucket/x.zarr",
+        )
+    return made
+
+
 class BucketStore(WholeStore):
     """A store of obstore.
 
     What S3 itself, GCS and Azure can do is known. Services that are like S3 may lack conditional
     requests, or accept and ignore them. So :meth:`prepare` tries them with a small object.
 
-    - `store`: an `S3Store`, `GCSStore`, `AzureStore`, `LocalStore` or `MemoryStore`.
+    - `store`: an `S3Store`, `GCSStore`, `AzureStore`, `HTTPStore`, `LocalStore` or `MemoryStore`.
     - `is_read`: promise that nothing will be written. Then the indexes of shards are kept.
 
     Examples
@@ -629,6 +659,8 @@ class BucketStore(WholeStore):
         )
         for mark in "%?#":  # the first of them begins all others
             inside = inside.replace(mark, f"%{ord(mark):02X}")
+        if self._kind.is_web:
+            return "/".join(filter(None, (self._obstore.url.rstrip("/"), inside)))
         return f"{self._kind.scheme}://{'/' if self._kind.scheme == 'file' else ''}{inside}"
 
     @property
@@ -654,9 +686,14 @@ class BucketStore(WholeStore):
         return not self.is_in_memory and self._kind.scheme != "file"
 
     @property
+    def lists(self) -> bool:  # type: ignore[override]
+        """See :attr:`Store.lists`."""
+        return not self._kind.is_web
+
+    @property
     def keeps_state(self) -> bool:  # type: ignore[override]
         """See :attr:`Store.keeps_state`."""
-        return self.is_remote
+        return self.is_remote and not self._kind.is_web
 
     @property
     def local_root(self) -> Path | None:
@@ -668,6 +705,8 @@ class BucketStore(WholeStore):
         """See :attr:`Store.token`."""
         if self.is_in_memory:
             return super().token
+        if self._kind.is_web:
+            return self.url
         options = dict(self._given)
         if self._endpoint:
             options[self._kind.address] = self._endpoint
@@ -821,7 +860,8 @@ class BucketStore(WholeStore):
             seen = self._see(name)
         if seen is None:
             return None
-        if not is_kept and len(seen.tail) < seen.version[0]:
+        nbytes, tag, _ = seen.version
+        if not is_kept and len(seen.tail) < nbytes and tag:  # times may be whole seconds
             self._tails.keep(name, seen)
         look = self.version_of_object
         return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
@@ -889,6 +929,13 @@ class BucketStore(WholeStore):
         """Names of all objects that begin with a prefix, the temporary ones too."""
         import obstore
 
+        if not self.lists:
+            raise StoreError(
+                f"a web server does not list what lies below {self.url}; give the path of an "
+                "array, or copy the files to a directory",
+                key=prefix,
+                errno=errno.EOPNOTSUPP,
+            )
         check_process()
         try:
             for page in obstore.list(self._obstore, prefix=prefix or None):
@@ -912,7 +959,12 @@ class BucketStore(WholeStore):
         import obstore
 
         store = self._obstore if client is None else client
-        self._asked("open", "", lambda: obstore.get(store, f"{self.prefix}.probe"))
+        try:
+            self._asked("open", "", lambda: obstore.get(store, f"{self.prefix}.probe"))
+        except StoreError as error:
+            # A web server may forbid what is missing.
+            if not self._kind.is_web or error.errno != errno.EACCES:
+                raise
 
     def _see(self, name: str) -> Seen | None:
         """The last bytes of an object, and what is known of it; None if it is missing.
@@ -920,12 +972,18 @@ class BucketStore(WholeStore):
         Where last bytes cannot be asked for, they are those of a small object alone.
         """
         import obstore
+        from obstore.exceptions import NotSupportedError
 
         suffix = {"suffix": self._tails.nbytes}
         wanted: Any = {"range": suffix if self._kind.has_suffixes else (0, _SMALL_NBYTES)}
 
         def see() -> Seen:
-            answer = obstore.get(self._obstore, name, options=wanted)
+            try:
+                options = wanted if self._probed.has_ranges else None
+                answer = obstore.get(self._obstore, name, options=options)
+            except NotSupportedError:  # a simple web server gives the whole object or nothing
+                self._probed.has_ranges = False
+                answer = obstore.get(self._obstore, name)
             version, data = version_from(answer.meta), answer.bytes()
             is_end = self._kind.has_suffixes or len(data) == version[0]
             return Seen(version, data) if is_end else Seen(version)

@@ -31,6 +31,8 @@ class Kind:
     # Environment variables for the address; the first one that is set counts
     variables: tuple[str, ...] = ()
     joint: str = "-"  # what joins the words in names of metadata; empty if objects have none
+    # Whether it is a web server, which is only read, lists nothing, and may know no ranges
+    is_web: bool = False
 
     def metadata(self, given: Mapping[str, str]) -> dict[str, str]:
         """Metadata in names that the service takes, or none if objects have none.
@@ -77,6 +79,7 @@ KINDS = {
         frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE}),
         joint="",
     ),
+    "HTTPStore": Kind("http", "", frozenset({Capability.SHARED}), joint="", is_web=True),
     "MemoryStore": Kind("memory", "", frozenset({Capability.ATOMIC}) | CONDITIONS),
 }
 
@@ -87,6 +90,7 @@ class Probed:
 
     can: frozenset[Capability] = frozenset()  # what the service can do
     is_done: bool = False  # whether it was tried
+    has_ranges: bool = True  # whether a part of an object can be asked for
 
 
 def is_bucket(given: object) -> bool:

@@ -22,12 +22,13 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 from shardwrite._dataclass import dataclass
+from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.bucket_kinds import given_address
+from shardwrite.stores.bucket_kinds import KINDS, NOTHING, given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
 if TYPE_CHECKING:
@@ -219,6 +220,8 @@ _RETRIES = {
     },
 }
 
+_OF_REQUESTS = {"client_options", "retry_config"}  # options that every kind of store has
+
 _CLIENT = {"connect_timeout": "5s", "timeout": "600s"}
 # For the first question to a service, which may be the wrong one.
 _FEW_RETRIES = {**_RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
@@ -232,27 +235,44 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """What a URL says: the kind of store, the bucket, the path in it, and an account of Azure."""
+    """What a URL says: kind of store, bucket, path in it, account of Azure, and scheme."""
 
     kind: str
     bucket: str
     prefix: str
     account: str = ""
+    scheme: str = ""
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is that of a web server, whose name is taken for that of the bucket."""
+        return KINDS[self.kind].is_web
+
+    @property
+    def url(self) -> str:
+        """URL of what lies on a web server."""
+        return f"{self.scheme}://{self.bucket}/{quote(self.prefix)}"
 
 
-def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) -> BucketStore:
+def open_bucket(
+    url: str, options: Mapping[str, Any] = NOTHING, *, is_read: bool = False
+) -> BucketStore:
     """Open the store at a URL, after a first question to the service.
 
     - `url`: URL such as ``s3://bucket/x.zarr``. It holds no credentials.
     - `options`: options of obstore for this kind of store, such as ``endpoint`` and ``region``;
       ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
-      last one may also be the name of a function. The words of fsspec are known, too.
+      last one may also be the name of a function. The words of fsspec are known, too. Others are
+      taken from the settings; for a web server, only those that every kind of store has.
     """
-    from shardwrite.stores.bucket import BucketStore  # which imports this module
+    from shardwrite.stores.bucket import opened  # which imports this module
 
     address = _parsed(url)
-    config = _translated(options)
-    store = BucketStore(_client(address, config, _RETRIES, _CLIENT), is_read=is_read)
+    known = _translated(value_of(STORAGE))
+    if address.is_web:
+        known = {name: known[name] for name in _OF_REQUESTS & known.keys()}
+    config = known | _translated(options)
+    store = opened(_client(address, config, _RETRIES, _CLIENT), is_read=is_read)
     with _lock:
         is_new = store.token not in _reached
     if is_new:
@@ -284,12 +304,16 @@ def _parsed(url: str) -> _Address:
     kind, bucket, prefix, account = BUCKET_KINDS[match[1].lower()], match[3], match[4], ""
     if kind == "AzureStore" and (names := _ACCOUNT.fullmatch(bucket)) is not None:
         bucket, account = names[1], names[2]
-    if "@" in bucket or ":" in bucket:
+    is_web = KINDS[kind].is_web
+    if "@" in bucket or (":" in bucket and not is_web):
         raise SpecError(
             "holds credentials, which would be seen in messages and logs",
             field="store",
             value=url,
-            remedy="set them in the environment, such as AWS_ACCESS_KEY_ID and "
+            remedy="give them as default_headers in client_options of the setting "
+            "shardwrite.storage, or of storage_options"
+            if is_web
+            else "set them in the environment, such as AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or in storage_options",
         )
     parts = unquote(prefix.rstrip("/")).split("/")
@@ -300,7 +324,7 @@ def _parsed(url: str) -> _Address:
             field="store",
             value=url,
             remedy="give for instance 's3://bucket/path/x.zarr', where %3F and %23 stand for ? "
-            "and #",
+            "and #; a signature after ? is not taken",
         )
     if any(c == "\\" or unicodedata.category(c) == "Cc" for c in "/".join(parts)):
         raise SpecError(
@@ -309,7 +333,7 @@ def _parsed(url: str) -> _Address:
             value=url,
             remedy="give a path without it",
         )
-    return _Address(kind, bucket, "/".join(parts), account)
+    return _Address(kind, bucket, "/".join(parts), account, match[1].lower())
 
 
 def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,12 +374,14 @@ def _client(
         credentials = credentials_from(provider, address.kind)
         _ = credentials.function  # which is refused here, if it cannot be imported
         rest["credential_provider"] = credentials
-    if given_address(address.kind, config).lower().startswith("http://"):
+    if "http://" in (f"{address.scheme}://", given_address(address.kind, config).lower()[:7]):
         rest["client_options"].setdefault("allow_http", True)
     flags = {name: value for name, value in config.items() if isinstance(value, bool)}
     config |= {name: str(value).lower() for name, value in flags.items()}
     try:
         make = getattr(obstore.store, address.kind)
+        if address.is_web:
+            return make.from_url(address.url, **config, **rest)
         return make(address.bucket, prefix=address.prefix or None, config=config, **rest)
     except (BaseError, TypeError, ValueError) as error:
         if "Account must be specified" in str(error):

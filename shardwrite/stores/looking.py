@@ -37,8 +37,10 @@ BUCKET_KINDS = {
     "azure": "AzureStore",
     "abfs": "AzureStore",
     "abfss": "AzureStore",
+    "http": "HTTPStore",
+    "https": "HTTPStore",
 }
-"""Classes of obstore by the schemes of URLs of buckets."""
+"""Classes of obstore by the schemes of URLs of buckets, and of web servers, which are only read."""
 
 BUCKET_URL = re.compile(
     rf"({'|'.join(BUCKET_KINDS)}):(/+)(?!/)([^/]*)/?(.*)", re.IGNORECASE | re.DOTALL
@@ -46,7 +48,7 @@ BUCKET_URL = re.compile(
 
 
 def is_bucket_url(text: str) -> bool:
-    """Whether a text is the URL of a bucket.
+    """Whether a text is the URL of a bucket, or of a web server.
 
     Examples
     --------
@@ -301,6 +303,8 @@ def read_plain(path: str, most_nbytes: int) -> bytes:
 
 class PosixReader:
     """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
+
+    is_distant = False
 
     def __init__(self, key: str, path: str) -> None:
         self._key = key

@@ -10,7 +10,6 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
-from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import (
@@ -54,16 +53,15 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         if isinstance(text, str) and is_bucket_url(text):
             from shardwrite.stores.bucket_url import open_bucket  # for buckets only
 
-            known = value_of(STORAGE)
-            return Opened(open_bucket(text, known, is_read=is_read))
+            return Opened(open_bucket(text, is_read=is_read))
         return Opened(_of_path(given))
     if isinstance(given, Store):
         return Opened(given)
-    from shardwrite.stores.bucket import BucketStore  # takes long, as zarr-python does
+    from shardwrite.stores.bucket import opened  # takes long, as zarr-python does
     from shardwrite.stores.bucket_kinds import is_bucket
 
     if is_bucket(given):
-        return Opened(BucketStore(given, is_read=is_read))
+        return Opened(opened(given, is_read=is_read))
     if is_session(given):
         return Opened(_of_session(given, is_read=is_read))
     import zarr
@@ -156,7 +154,7 @@ def _is_name(text: str) -> bool:
 def _of_zarr(given: Any, *, is_read: bool) -> Store:
     from zarr.storage import LocalStore, ObjectStore
 
-    from shardwrite.stores.bucket import BucketStore
+    from shardwrite.stores.bucket import opened
     from shardwrite.stores.bucket_kinds import is_bucket
     from shardwrite.stores.zarr_store import ZarrStore
 
@@ -175,7 +173,7 @@ def _of_zarr(given: Any, *, is_read: bool) -> Store:
     if type(given) is LocalStore:
         return PosixStore(given.root.absolute())
     if type(given) is ObjectStore and is_bucket(given.store):
-        return BucketStore(given.store, is_read=is_read)
+        return opened(given.store, is_read=is_read)
     return ZarrStore(given)
 
 

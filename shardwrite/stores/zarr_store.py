@@ -459,6 +459,8 @@ def _digest(data: memoryview) -> tuple[int, bytes]:
 class _RangeReader(ObjectReader):
     """An object of which ranges are read as they are asked for."""
 
+    is_distant = True
+
     def __init__(self, store: ZarrStore, name: str, facts: Facts) -> None:
         self._store, self._name = store, name
         self.nbytes, self.version = facts.nbytes, facts.version

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from shardwrite.checks import choice, whole
 from shardwrite.codecs import stages
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.host.resources import n_cores
+from shardwrite.host.threads import in_threads
 from shardwrite.options import DURABILITIES
 from shardwrite.place.base import without_kind
 from shardwrite.place.target import durability_in
@@ -513,7 +512,9 @@ class UInt64Shards(Mapping[int, bytes]):
             except (CorruptShardError, StoreError) as error:
                 return self.sharding.key_of(shard), str(error)
 
-        for shard, found in zip(numbers, _in_threads(checked, numbers, threads), strict=True):
+        for shard, found in zip(
+            numbers, in_threads(checked, numbers, _threads(threads)), strict=True
+        ):
             if len(found) == 2:
                 problems.append(found)
             else:
@@ -574,7 +575,7 @@ class UInt64Shards(Mapping[int, bytes]):
         def commit(batch: list[Change]) -> int:
             return commit_changes(files, batch, value_of, level)
 
-        return sum(_in_threads(commit, batches, threads))
+        return sum(in_threads(commit, batches, _threads(threads)))
 
 
 def _source_of(
@@ -649,17 +650,8 @@ def _about_obsolete(keys: list[str]) -> str:
     )
 
 
-def _in_threads(function: Callable[[Any], T], items: list[Any], threads: int | None) -> Iterator[T]:
-    """Results of a function; after an error, what has not begun does not begin."""
-    if threads is None:
-        threads = n_cores()
-    whole("threads", threads, "a number of threads")
-    if min(threads, len(items)) <= 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        try:
-            yield from pool.map(function, items)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+def _threads(given: int | None) -> int | None:
+    """A number of threads that a user gives, or None."""
+    if given is not None:
+        whole("threads", given, "a number of threads")
+    return given

@@ -181,6 +181,8 @@ class Campaign:
         What each array held when its history was last settled.
     history : list of Change
         What was done since.
+    faults : set of str
+        Kinds of the faults since then.
     pending, returned : list
         Operations that have begun, and neither returned nor been refused; and, where a power
         cut can bring back what they have removed, those that have returned, the last first.
@@ -190,6 +192,7 @@ class Campaign:
         self.world, self.root, self.outside = world, world.root, outside
         self.outside.mkdir(exist_ok=True)
         self.history: list[Change] = []
+        self.faults: set[str] = set()
         self.pending: list[Operation] = []
         self.returned: list[Operation] = []
         self.states = {name: State(None, name) for name in ARRAYS}
@@ -224,6 +227,7 @@ class Campaign:
     def run(self, plan: dict[str, Any]) -> Outcome:
         """A round."""
         outcome = Outcome()
+        self.faults.add(plan["fault"]["kind"])
         self._work(plan, outcome)
         self.check(outcome, "right after the fault", recovered=False)
         if plan["fault"]["kind"] == "full":
@@ -240,7 +244,7 @@ class Campaign:
         self.check(outcome, "after the same calls", recovered=True)
         for path in self.world.tree().glob("*.quarantine"):  # is for the user, who needs it no more
             shutil.rmtree(path)
-        if plan["fault"]["kind"] in ("fail", "full", "cut", "request") and self._left_over():
+        if self.faults & {"fail", "full", "cut", "request"} and self._left_over():
             # What a call that returned had removed could not be removed, or was there again.
             self._abandon(outcome)
             self._call_again(outcome)
@@ -248,6 +252,7 @@ class Campaign:
         if not outcome.troubles:
             self._verify(outcome)
             outcome.enter("left over", self._left_over())
+        self.faults.clear()
         return outcome
 
     # What clients do, and the fault.
@@ -427,13 +432,16 @@ class Campaign:
         self.pending = [p for p in self.pending if p["version"] != operation["version"]]
         self.pending.append(operation)
 
-    def _give_up(self, operation: Operation) -> None:
+    def _give_up(self, operation: Operation, *, is_again: bool = False) -> None:
+        """Wait no more for what an operation that has returned gives up; for nothing that was begun
+        after it, if its call was made again."""
         arrays = operations.changed_by(operation)
         self.pending = [
             p
             for p in self.pending
             if operation["kind"] not in GIVEN_UP_BY.get(p["kind"], set()) | NEW
             or not arrays & operations.changed_by(p)
+            or (is_again and p["version"] > operation["version"])
         ]
 
     # What follows.
@@ -547,7 +555,7 @@ class Campaign:
         self.pending = [p for p in self.pending if p is not operation]
         if ended == "done":
             self._return(operation)
-            self._give_up(operation)
+            self._give_up(operation, is_again=True)
         return ""
 
     def _return(self, operation: Operation) -> None:

@@ -346,7 +346,7 @@ ON_THE_COMMAND_LINE = {
     "write objects.npy out": (
         lambda _: np.save("objects.npy", ONES), "write objects.npy out", WRITTEN,
     ),
-    "write https://user:pass@host/x.npy out": ("write x.npy out", WRITTEN),
+    "write ftp://user:pass@host/x.npy out": ("write x.npy out", WRITTEN),
     "write empty.zarr out": ("write group.zarr::a out", WRITTEN),
     # places
     "write x.npy array.zarr --shards 16 --chunks 4": (
@@ -359,6 +359,7 @@ ON_THE_COMMAND_LINE = {
     "write x.npy x.raw": ("write x.npy out", WRITTEN),
     "write x.npy group.zarr": ("write x.npy group.zarr --name b", holds("group.zarr/b")),
     "write x.npy sftp://host/x": ("write x.npy out", WRITTEN),
+    "write x.npy https://host/x": ("write x.npy out", WRITTEN),
     "write x.npy": ("write x.npy out", WRITTEN),
     # arrays that exist
     "update x.npy array.zarr": ("update x.npy array.zarr --append 0", holds("array.zarr", GROWN)),

@@ -371,7 +371,7 @@ ON_THE_COMMAND_LINE = {
     "write x.raw out --dtype flot32 --shape 5": (2, "--dtype flot32", "uint16"),
     "write x.raw out --dtype float32 --shape 5x5": (2, "'5x5' is no shape", "5,5"),
     "write objects.npy out": (2, "Python objects", "fixed-size dtype"),
-    "write https://user:pass@host/x.npy out": (2, "only local files are read", "copy it to a local file"),
+    "write ftp://user:pass@host/x.npy out": (2, "only local files are read", "copy it to a local file"),
     "write empty.zarr out": (2, "there is no array in it", "with an array"),
     # places
     "write x.npy array.zarr --shards 16 --chunks 4": (2, "DST ", "give --overwrite to replace it"),
@@ -379,6 +379,7 @@ ON_THE_COMMAND_LINE = {
     "write x.npy x.raw": (2, "something that is no Zarr array", "give another path"),
     "write x.npy group.zarr": (2, "a group stands there", "give another --name inside it"),
     "write x.npy sftp://host/x": (2, "DST sftp://host/x", "s3://bucket/x.zarr\n"),
+    "write x.npy https://host/x": (2, "DST https://host/x", "s3://bucket/x.zarr\n"),
     "write x.npy s3://me:secret@bucket/x": (2, "DST s3://***@bucket/x", "AWS_SECRET_ACCESS_KEY\n"),
     "write x.npy": (2, "Missing argument", "DST"),
     # arrays that exist

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import errno
 import itertools
+import pickle
+import shutil
+import threading
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 
 import shardwrite
-from shardwrite import SpecError, StoreError
+from shardwrite import CorruptShardError, SpecError, StoreError
+from shardwrite.config.table import READ_LIMIT, value_of
 from shardwrite.read import array
+from shardwrite.read.array import ShardedArray
 
 pytestmark = pytest.mark.compat
 
@@ -135,3 +141,58 @@ def test_one_inner_chunk_of_a_shard_that_is_replaced_meanwhile(tmp_path, monkeyp
     monkeypatch.setattr(array.ShardReader, "chunk", chunk)
     np.testing.assert_array_equal(opened[4:8, 8:12], values[4:8, 8:12])
     assert calls == [5, 5]
+
+
+LARGE = np.arange(2**18, dtype="u8").reshape(512, 512)  # 2 MiB, in four shards
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    path = tmp_path_factory.mktemp("large") / "x"
+    da.from_array(LARGE, chunks=256).to_sharded_zarr(path, shards=256, chunks=64)
+    return path
+
+
+def readers_of(monkeypatch, read, n_at_once):
+    """Threads that read shards while a function runs, in which so many must meet."""
+    readers, meeting = set(), threading.Barrier(n_at_once, timeout=20)
+    real = ShardedArray._read_shard
+
+    def noting(self, *arguments):
+        readers.add(threading.get_ident())
+        assert value_of(READ_LIMIT) == 2**20, "the settings of who opened it hold"
+        meeting.wait()
+        real(self, *arguments)
+
+    monkeypatch.setattr(ShardedArray, "_read_shard", noting)
+    np.testing.assert_array_equal(read(), LARGE)
+    return readers
+
+
+@pytest.mark.parametrize(("threads", "n_at_once"), [(4, 4), (2, 2), (1, 1)])
+def test_an_index_of_several_shards_is_read_by_threads(large, monkeypatch, threads, n_at_once):
+    with dask.config.set({"shardwrite.read.limit": "1 MiB"}):
+        x = pickle.loads(pickle.dumps(shardwrite.open_sharded(large)))
+    with dask.config.set({"shardwrite.read.threads": threads}):
+        readers = readers_of(monkeypatch, lambda: x[...], n_at_once)
+    assert (readers == {threading.get_ident()}) == (threads == 1)
+
+
+def test_a_task_of_dask_reads_alone(large, monkeypatch):
+    with dask.config.set({"shardwrite.read.limit": "1 MiB"}):
+        x = shardwrite.from_sharded_zarr(large, chunks=-1)
+    settings = {"shardwrite.read.threads": 4, "scheduler": "sync"}
+    with dask.config.set(settings):
+        assert readers_of(monkeypatch, x.compute, 1) == {threading.get_ident()}
+
+
+def test_the_error_of_one_thread_is_raised(large, tmp_path):
+    copy = shutil.copytree(large, tmp_path / "x")
+    (copy / "c" / "1" / "1").write_bytes(b"no shard")
+    x = shardwrite.open_sharded(copy)
+    with (
+        dask.config.set({"shardwrite.read.threads": 3}),
+        pytest.raises(CorruptShardError, match="c/1/1"),
+    ):
+        x[...]
+    np.testing.assert_array_equal(x[:256], LARGE[:256])
