@@ -121,7 +121,7 @@ def _refuse_other_variables(node: Node, arrays: Mapping[str, Document], changes:
         )
 
 
-def _encodings(node: Node, arrays: Mapping[str, Document]) -> dict[Hashable, dict[str, Any]]:
+def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, Mapping[str, Any]]:
     """Units and dtypes of the store, for lazy times of a dataset."""
     return {
         name: {**attributes_of(document), "dtype": parse_metadata(json.dumps(document)).dtype}
