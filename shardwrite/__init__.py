@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from shardwrite.convert.plan import Conversion, ConversionPlan
     from shardwrite.convert.transfer import download, plan_transfer, upload
     from shardwrite.convert.transferring import Transfer, TransferPlan
+    from shardwrite.datasets.patch import XarrayPatch, patch_xarray
     from shardwrite.datasets.planned import DatasetPlan
     from shardwrite.datasets.write import DatasetResult, plan_dataset, write_dataset
     from shardwrite.format.sharding import register_shard_format
@@ -126,6 +127,7 @@ else:
                 "finalize_conversion",
                 "prepare_conversion",
             ),
+            "shardwrite.datasets.patch": ("XarrayPatch", "patch_xarray"),
             "shardwrite.datasets.planned": ("DatasetPlan",),
             "shardwrite.datasets.write": ("DatasetResult", "plan_dataset", "write_dataset"),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
@@ -236,6 +238,7 @@ __all__ = [
     "UInt64Written",
     "VolumeResult",
     "WriteResult",
+    "XarrayPatch",
     "__version__",
     "abandon",
     "adopt",
@@ -251,6 +254,7 @@ __all__ = [
     "from_sharded_zarr",
     "open_sharded",
     "patch_dask",
+    "patch_xarray",
     "plan",
     "plan_dataset",
     "plan_precomputed",

@@ -600,7 +600,8 @@ FREE_ELSEWHERE = {
     "config/table.py": {"as_tree", "tree"},
     "entry/public.py": {"configured"},
     "host/environment.py": {"_unsaid"},
-    "operations/dask_patch.py": {"_how_new", "others"},
+    "entry/patch.py": {"others"},
+    "operations/dask_patch.py": {"_how_new"},
     "slurm/elastic.py": {"_address", "_section", "arguments_of", "configuration_of", "options"},
     "slurm/inside.py": {"_SETTINGS"},
     # fields of errors, and fields from a file of JSON that are checked as they are taken

@@ -80,6 +80,7 @@ with shardwrite.ShardWriter("s.zarr", axis=0, durability="none") as writer:
     writer.append(np.zeros((64, 64), dtype="u2"))
 with shardwrite.patch_dask() as patch:
     assert_type(patch, shardwrite.DaskPatch)
+assert_type(shardwrite.patch_xarray(), shardwrite.XarrayPatch)
 try:
     shardwrite.to_sharded_zarr(x, "a.zarr", strategy=FixedOrder(in_place=True))
 except shardwrite.PlanError as error:

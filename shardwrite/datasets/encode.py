@@ -7,19 +7,23 @@ lazy, so that they are encoded by the tasks which write them.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import math
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
+from shardwrite.datasets.rounding import bits_by_name, described, rounded
+from shardwrite.datasets.times import as_declared, checked
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
@@ -46,42 +50,72 @@ class Node:
     path: str  # in the object that a user has given; empty for the object itself
     dataset: xarray.Dataset
     encoding: Mapping[Any, Mapping[str, Any]]  # by variable, as a user has given it
+    keep_bits: Mapping[Hashable, int]  # bits of the mantissa of the variables that are rounded
+
+    own_sizes: bool = False  # whether sizes in the encoding of the variables themselves count
+
+    def sizes(self, name: Hashable) -> Mapping[str, Any]:
+        """What decides on the sizes of a variable, before those that all variables have.
+
+        Where own sizes count, chunks of dask are those of the array if there are no others. Sizes
+        of another number of dimensions are left from another variable.
+        """
+        asked = self.encoding.get(name)
+        if not self.own_sizes:
+            return asked or {}
+        variable = self.dataset.variables[name]
+        found = dict(variable.encoding if asked is None else asked)
+        for key in ("chunks", "shards") if asked is None else ():
+            own = found.get(key)
+            if not isinstance(own, tuple | list) or len(own) != variable.ndim:
+                found.pop(key, None)
+        if found.get("chunks") is None and variable.chunks is not None:
+            found["chunks"] = tuple(max(1, *each) for each in variable.chunks)
+        return found
 
     def label(self, name: Hashable) -> str:
         """Text that names a variable to people."""
         return f"{self.path}/{name}" if self.path else str(name)
 
 
-def nodes_of(given: Any, encoding: Any) -> list[Node]:
+def import_xarray(value: str) -> ModuleType:
+    """The module of xarray; an error names the value that needs it."""
+    if importlib.util.find_spec("xarray") is None:
+        remedy = 'give an object of xarray; pip install "shardwrite[xarray]" installs it'
+        raise SpecError("xarray is not installed", field="ds", value=value, remedy=remedy)
+    return importlib.import_module("xarray")
+
+
+def nodes_of(given: Any, encoding: Any, keep_bits: Any, *, own_sizes: bool = False) -> list[Node]:
     """The datasets of an object of xarray.
 
     - `encoding`: by variable; for a `DataTree`, by node and variable.
+    - `keep_bits`: a number, or by variable; for a `DataTree`, by node, and that may be by variable.
     """
-    if importlib.util.find_spec("xarray") is None:
-        remedy = 'give an object of xarray; pip install "shardwrite[xarray]" installs it'
-        raise SpecError(
-            "xarray is not installed", field="ds", value=type(given).__name__, remedy=remedy
-        )
-    import xarray
-
+    xarray = import_xarray(type(given).__name__)
     asked = _mappings(encoding, "encoding")
-    if isinstance(given, xarray.Dataset):
-        return [Node("", given, _asked_for(given, asked))]
-    if isinstance(given, xarray.DataArray):
-        dataset = _of_array(given)
-        return [Node("", dataset, _asked_for(dataset, asked))]
+    if isinstance(given, xarray.Dataset | xarray.DataArray):
+        dataset = as_dataset(given)
+        bits = bits_by_name(dataset, keep_bits, "keep_bits")
+        return [Node("", dataset, _asked_for(dataset, asked), bits, own_sizes)]
     if not isinstance(given, xarray.DataTree):
         remedy = "give a Dataset, DataArray or DataTree of xarray"
         raise SpecError("not of xarray", field="ds", value=type(given).__name__, remedy=remedy)
-    unknown = [name for name in asked if name not in given.groups]
-    if unknown:
-        remedy = f"give nodes of the tree: {', '.join(given.groups)}"
-        raise SpecError("no such node", field="encoding", value=unknown[0], remedy=remedy)
+    of_nodes = (
+        keep_bits if isinstance(keep_bits, Mapping) else dict.fromkeys(given.groups, keep_bits)
+    )
+    for field, names in (("encoding", asked), ("keep_bits", of_nodes)):
+        unknown = [name for name in names if name not in given.groups]
+        if unknown:
+            remedy = f"give nodes of the tree: {', '.join(given.groups)}"
+            raise SpecError("no such node", field=field, value=unknown[0], remedy=remedy)
     found = []
     for path, node in given.subtree_with_keys:
         dataset = node.to_dataset(inherit=node is given)  # what is inherited is written once
         own = _mappings(asked.get(node.path), f"encoding[{node.path!r}]")
-        found.append(Node("" if path == "." else path, dataset, _asked_for(dataset, own)))
+        bits = bits_by_name(dataset, of_nodes.get(node.path), f"keep_bits[{node.path!r}]")
+        name = "" if path == "." else path
+        found.append(Node(name, dataset, _asked_for(dataset, own), bits, own_sizes))
     return found
 
 
@@ -92,8 +126,12 @@ def is_tree(given: Any) -> bool:
     return isinstance(given, xarray.DataTree)
 
 
-def _of_array(array: xarray.DataArray) -> xarray.Dataset:
-    """The dataset as which xarray writes an array."""
+def as_dataset(array: xarray.Dataset | xarray.DataArray) -> xarray.Dataset:
+    """The dataset as which xarray writes an array; a dataset itself."""
+    import xarray
+
+    if isinstance(array, xarray.Dataset):
+        return array
     if array.name is not None and array.name not in array.coords and array.name not in array.dims:
         return array.to_dataset()
     dataset = array.to_dataset(name=_VARIABLE)
@@ -146,17 +184,24 @@ class EncodedNode:
     document: Document  # of the group
 
 
-def prepared(node: Node) -> xarray.Dataset:
-    """The dataset of a node, as it is handed to xarray; what xarray could not write is refused."""
-    dataset = _lazy(node)
+def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xarray.Dataset:
+    """The dataset of a node, as it is handed to xarray; what xarray could not write is refused.
+
+    - `encodings`: by variable, as far as they are known.
+    """
+    dataset = checked(_lazy(node), encodings)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
-    return dataset
+    return rounded(dataset, node.keep_bits, node.encoding)
 
 
 def encoded(node: Node) -> EncodedNode:
     """What xarray would write of a dataset."""
-    dataset = prepared(node)
+    told = described(node.dataset, node.keep_bits, node.encoding)
+    node = replace(node, dataset=told)
+    dataset = prepared(
+        node, {name: node.encoding.get(name, v.encoding) for name, v in told.variables.items()}
+    )
     made = written(dataset, node, _dumped)
     refuse_no_json(made.document(""), node.path or "the dataset")
     for name in dataset.variables:
@@ -165,9 +210,9 @@ def encoded(node: Node) -> EncodedNode:
         EncodedVariable(
             array.path,
             tuple(map(str, dataset.variables[name].dims)),
-            as_declared(values, dataset.variables[name]),
+            as_declared(values, dataset.variables[name], node.label(name)),
             _options(array, made.document(array.path), node, name),
-            node.encoding.get(name, {}),
+            node.sizes(name),
         )
         for name, (values, array) in zip(dataset.variables, made.in_order(dataset), strict=True)
     )
@@ -268,23 +313,6 @@ def refuse_no_json(document: Document, label: str) -> None:
                 remedy="remove it, or make it text; missing_value may stand in the encoding of the "
                 "variable, in place of its attrs",
             ) from None
-
-
-def as_declared(values: Any, variable: xarray.Variable) -> Any:
-    """The values, whose blocks are of the dtype that their dask array declares.
-
-    Those of lazy times are not always: xarray leaves it to zarr to cast them.
-    """
-    if variable.chunks is None or variable.dtype.kind not in "mMO":
-        return values
-    return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
-
-
-def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
-    cast = block.astype(wanted)
-    if not np.array_equal(cast, block, equal_nan=True):
-        raise ValueError(f"encoded times do not fit into {wanted}; give them another dtype or unit")
-    return cast
 
 
 class Written:

@@ -8,8 +8,8 @@ xarray refuses is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from shardwrite._dataclass import dataclass
@@ -17,12 +17,14 @@ from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.encode import (
     Node,
     Written,
-    as_declared,
     prepared,
     refusal,
     refuse_no_json,
     written,
 )
+from shardwrite.datasets.rounding import refuse_other_rounding
+from shardwrite.datasets.steps import Index, Overlap, overlap
+from shardwrite.datasets.times import are_lazy_times, as_declared, have_same_units
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
@@ -33,9 +35,6 @@ from shardwrite.stores.looking import read_limit
 
 if TYPE_CHECKING:
     import xarray
-
-_OF_TIMES = ("units", "calendar")
-"""Attributes that say what stored times mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ class ValuesOfNode:
 
     variables: tuple[Values, ...]
     document: Document
+    overlap: Overlap | None  # what is wrong with the steps of an append
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +72,29 @@ def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
     arrays = _arrays_in(place)
     if changes.append_dim is not None:
         _refuse_other_variables(node, arrays, changes)
-    dataset = prepared(node)
+    refuse_other_rounding(node.dataset, node.keep_bits, arrays)
+    dataset = prepared(node, _encodings(node, arrays))
     store = _Store(place, _without_new_steps(arrays, changes.append_dim))
     dataset, region = _placed(dataset, node, store, changes)
+    wrong = None
+    if changes.append_dim in arrays:
+        wrong = overlap(
+            node.dataset,
+            changes.append_dim,
+            store.length(changes.append_dim),
+            partial(store.steps, changes.append_dim),
+        )
     made = written(dataset, node, partial(_dumped, store, changes, region))
     refuse_no_json(made.document(""), node.path or "the dataset")
     found = tuple(_values(dataset, node, made, arrays, changes.append_dim))
-    if not found:
+    if not found and node.dataset.sizes.get(changes.append_dim) != 0:
         raise SpecError(
             "has no variables that would be written",
             field="ds",
             value="Dataset",
             remedy="give variables that have a dimension of the region and are no index",
         )
-    return ValuesOfNode(found, made.document(""))
+    return ValuesOfNode(found, made.document(""), wrong)
 
 
 def _arrays_in(place: Place) -> dict[str, Document]:
@@ -110,6 +119,15 @@ def _refuse_other_variables(node: Node, arrays: Mapping[str, Document], changes:
             value=missing[0],
             remedy="add it to the dataset",
         )
+
+
+def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, Mapping[str, Any]]:
+    """Units and dtypes of the store, for lazy times of a dataset."""
+    return {
+        name: {**attributes_of(document), "dtype": parse_metadata(json.dumps(document)).dtype}
+        for name, variable in node.dataset.variables.items()
+        if are_lazy_times(variable) and (document := arrays.get(str(name))) is not None
+    }
 
 
 def _dims(document: Document) -> tuple[Any, ...]:
@@ -146,6 +164,36 @@ class _Store:
         group = document_of(place)
         attributes = {"attributes": attributes_of(group)}
         self._group: Document = {**group_document(), **attributes}
+        self._read = cache(self._read_chunk)
+
+    def length(self, name: str) -> int:
+        """Length of an array along its first axis."""
+        return int(self._arrays[name]["shape"][0])
+
+    def steps(self, name: str, like: Index, is_whole: bool) -> Index:
+        """Steps of the store, decoded as others are: all, or those in the first and last shard."""
+        import xarray
+
+        length = self.length(name)
+        shard = (
+            length if is_whole else parse_metadata(json.dumps(self._arrays[name])).grid.shards[0]
+        )
+        begin = (length - 1) // shard * shard
+        made = self.filled([name] if is_whole else ())
+        opened = xarray.backends.ZarrStore.open_group(made.store, mode="r")
+        stored: xarray.Variable = opened.open_store_variable(name)
+        is_of_cf = isinstance(like, xarray.CFTimeIndex)
+        decoded = xarray.conventions.decode_cf_variable(
+            name,
+            stored,
+            decode_times=xarray.coders.CFDatetimeCoder(use_cftime=is_of_cf or None),
+            decode_timedelta=like.dtype.kind == "m",
+        )
+        parts = [decoded[: min(shard, length)]] if begin else []
+        joined: xarray.Variable = xarray.concat(
+            [xarray.DataArray(each) for each in (*parts, decoded[begin:])], name
+        ).variable
+        return joined.to_index()
 
     def filled(self, whole: Collection[str] = ()) -> Written:
         """What xarray may write into.
@@ -170,12 +218,15 @@ class _Store:
         if not is_whole and _dims(document) != (name,):
             return
         metadata = parse_metadata(json.dumps(document))
-        store, n = self._place.member(name).store, metadata.grid.n_shards
+        n, limit = metadata.grid.n_shards, max(read_limit(), 2 * metadata.plain_nbytes)
         for rank in range(n) if is_whole else sorted({0, n - 1} if n else ()):
             key = metadata.key_of_rank(rank)
-            data = store.read_whole(key, max(read_limit(), 2 * metadata.plain_nbytes))
+            data = self._read(name, key, limit)
             if data is not None:
                 yield key, data
+
+    def _read_chunk(self, name: str, key: str, limit: int) -> bytes | None:
+        return self._place.member(name).store.read_whole(key, limit)
 
 
 def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Dataset) -> Any:
@@ -191,7 +242,7 @@ def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Datase
             for name, variable in variables.items():
                 there: xarray.Variable = self.open_store_variable(name)  # type: ignore[no-untyped-call]
                 is_time = dataset.variables[name].dtype.kind in "mMO"
-                if is_time and not _have_same_units(there.attrs, variable.attrs):
+                if is_time and not have_same_units(there.attrs, variable.attrs):
                     raise SpecError(
                         f"the values need units {variable.attrs.get('units')!r}, and {name!r} of "
                         f"the store has {there.attrs.get('units')!r}",
@@ -210,17 +261,6 @@ def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Datase
         write_region=region,
         safe_chunks=False,
     )
-
-
-def _have_same_units(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether attributes of two variables give stored times the same meaning."""
-    import xarray
-
-    told = [{key: each[key] for key in _OF_TIMES if key in each} for each in (one, other)]
-    if told[0] == told[1]:
-        return True
-    decoded = (xarray.decode_cf(xarray.Dataset({"t": ("t", [0, 1], attrs)})) for attrs in told)
-    return bool(next(decoded)["t"].equals(next(decoded)["t"]))
 
 
 def _placed(
@@ -273,10 +313,12 @@ def _values(
     for name in sorted(names, key=lambda name: name == append_dim):
         (values, _), document = made.found[name], arrays[name]
         dims = _dims(document)
+        if append_dim in dims and not values.shape[dims.index(append_dim)]:
+            continue  # no step is appended
         yield Values(
             name,
             tuple(map(str, dims)),
-            as_declared(values, node.dataset.variables[name]),
+            as_declared(values, node.dataset.variables[name], name),
             made.regions[name],
             dims.index(append_dim) if append_dim in dims else None,
             parse_metadata(json.dumps(document)).is_sharded,

@@ -28,6 +28,7 @@ class SizeKeywords(Keywords):
     """What describes the arrays of a dataset."""
 
     section: ClassVar[str] = "Array"
+    own_sizes: ClassVar[bool] = False  # whether sizes in the encoding of variables count
 
     shards: Sizes = option(
         "auto",
@@ -52,6 +53,15 @@ class SizeKeywords(Keywords):
         place of the variable's own `encoding`, of which sizes are never used: they are those of
         the place that it was read from. For a `DataTree`, for each node such a mapping.""",
         kind="mapping of str to mapping",
+    )
+    keep_bits: int | Mapping[Any, Any] | None = option(
+        None,
+        """How many bits of the mantissa stay, of 10 for float16, 23 for float32 and 52 for float64.
+        Values are rounded to the nearest (BitRound), so that they take less room. A number is for
+        all variables of floats but coordinates and what describes them. A mapping such as ``{"t2m":
+        12}`` is for the variables that it names; for a `DataTree`, it has nodes. The attributes
+        ``quantization`` and ``quantization_nsb`` of CF tell what was rounded.""",
+        kind="int, or mapping of str to int",
     )
     group: str | None = option(
         None, "Path of the group in the store, by default its root.", kind="str"
@@ -79,7 +89,8 @@ class IntoKeywords(Keywords):
         None,
         """Dimension along which the variables are appended to those of the store. All variables of
         the store that have it must be there. The encoding of the store is used, and `shards` and
-        `chunks` have no effect.""",
+        `chunks` have no effect. Steps must follow those of the store, as far as coordinates of
+        numbers or times tell.""",
         kind="str",
     )
     region: str | Mapping[Any, slice | str] | None = option(
@@ -169,6 +180,13 @@ class PlanDatasetArguments(PlanMethodArguments, GivenKeywords):
 @arguments
 class WriteDatasetArguments(WriteMethodArguments, GivenKeywords):
     """Arguments of `write_dataset`."""
+
+
+@arguments
+class PatchedArguments(WriteDatasetArguments):
+    """Arguments of a call that is made in place of xarray's `to_zarr`."""
+
+    own_sizes: ClassVar[bool] = True
 
 
 if TYPE_CHECKING:

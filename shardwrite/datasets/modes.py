@@ -68,7 +68,16 @@ def plans_of(
             remedy="give the store",
         )
     place = resolve_place(store, in_group(call, "") or None)
-    if place.kind_for_group() != "group":
+    kind = place.kind_for_group()
+    if kind in ("v2", "v2 group"):
+        raise SpecError(
+            "the store is one of Zarr v2, and only arrays of Zarr v3 are changed",
+            field="store",
+            value=place.label,
+            remedy="write it into another store first: "
+            'xarray.open_zarr(store, chunks={}).shardwrite.to_zarr("new.zarr")',
+        )
+    if kind != "group":
         if mode == "r+":
             raise SpecError(
                 "there is no group to write into",
@@ -80,7 +89,7 @@ def plans_of(
     seen = dict[Path, bool]()
     targets = {
         name: resolve_target(store, in_group(call, name), call.run_dir, seen=seen)
-        for node in nodes_of(call.ds, call.encoding)[:1]
+        for node in nodes_of(call.ds, call.encoding, call.keep_bits)[:1]
         for name in map(str, node.dataset.variables)
     }
     if mode != "r+" and (made := _made_before(call, store, engine, targets)) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from shardwrite.datasets.encode import (
     is_tree,
     nodes_of,
 )
-from shardwrite.datasets.existing import Changes, Values, values_into
+from shardwrite.datasets.existing import Changes, Values, ValuesOfNode, values_into
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
@@ -29,7 +29,7 @@ from shardwrite.place.target import Target, resolve_new, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
-from shardwrite.runs.array_plan import ArrayChunks, plan_array
+from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_array
 from shardwrite.runs.begin import was_left
 from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.region_plan import APPEND, Where, region_plan
@@ -66,21 +66,21 @@ class Planned:
 Call = PlanDatasetArguments | WriteDatasetArguments
 
 
-def store_of(call: Call) -> Any:
+def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
-    if is_icechunk(call.store):
+    if is_icechunk(store):
         raise SpecError(
             "datasets are not written into sessions and stores of Icechunk",
             field="store",
-            value=type(call.store).__name__,
+            value=type(store).__name__,
             remedy="write variables one by one with shardwrite.store, which takes sessions",
         )
-    if isinstance(call.store, dict):  # which zarr-python and xarray take for a store, too
+    if isinstance(store, dict):  # which zarr-python and xarray take for a store, too
         from zarr.storage import MemoryStore
 
-        return MemoryStore(call.store)
-    opens = opened_once if isinstance(call.store, str) else at_url
-    return opens(call.store, call.storage_options)
+        return MemoryStore(store)
+    opens = opened_once if isinstance(store, str) else at_url
+    return opens(store, storage_options)
 
 
 def in_group(call: Call, path: str) -> str:
@@ -98,7 +98,8 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
     - Raises SpecError or PlanError, with the name of the variable, if one of them does not fit.
     """
     sizes = SizesByName(call.shards, call.chunks, call.append_dim)
-    nodes = [encoded(node) for node in nodes_of(call.ds, call.encoding)]
+    given = nodes_of(call.ds, call.encoding, call.keep_bits, own_sizes=call.own_sizes)
+    nodes = [encoded(node) for node in given]
     each = [(node, variable) for node in nodes for variable in node.variables]
     sizes.check_names(dim for _, variable in each for dim in variable.dims)
     if not each:
@@ -152,7 +153,7 @@ def planned_into(
     An append begins where all arrays end. If it was interrupted, it is the same one.
     """
     SizesByName(call.shards, call.chunks)
-    nodes = nodes_of(call.ds, call.encoding)
+    nodes = nodes_of(call.ds, call.encoding, call.keep_bits)
     if is_tree(call.ds):
         raise SpecError(
             "a tree is not written into arrays that exist",
@@ -175,7 +176,38 @@ def planned_into(
                 updates = (run for name in starts for run in unfinished_updates(targets[name]))
                 raise next(map(unfinished, updates), _of_other_lengths(starts, changes))
             variables[n] = again
+    if made.overlap is not None and first >= made.overlap.length:
+        variables = _appended_before(call, targets, made, variables, engine)
     return Planned(tuple(variables), {"": made.document})
+
+
+def _appended_before(
+    call: Call,
+    targets: Mapping[str, Target],
+    made: ValuesOfNode,
+    variables: Sequence[PlannedVariable],
+    engine: Engine,
+) -> list[PlannedVariable]:
+    """Plans of an append whose steps are there, if the same call has appended them before.
+
+    Sources that only their dtype and chunks tell apart may have other values.
+    """
+    wrong, again = made.overlap, list(variables)
+    if wrong is None:
+        return again
+    start = wrong.length - wrong.n_steps
+    for n, values in enumerate(made.variables) if wrong.are_last else ():
+        if values.axis is not None:
+            again[n] = _into(call, targets, values, engine, start)
+    appends = [each for each in again if each.plan.append_axis is not None]
+    if not wrong.are_last or not all(
+        each.target is not None
+        and was_left(each.target, each.plan)
+        and not str(each.plan.identity.source).startswith(BY_CHUNKS)
+        for each in appends
+    ):
+        raise wrong.error
+    return again
 
 
 def _into(
@@ -267,7 +299,7 @@ class DatasetPlan(Result):
     @property
     def memory_nbytes(self) -> int:
         """Estimate of the memory of one worker process, in bytes: that of the largest plan."""
-        return max(plan.memory.total_nbytes for plan in self.variables.values())
+        return max((plan.memory.total_nbytes for plan in self.variables.values()), default=0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts of all plans, and their totals, as values that JSON can hold."""

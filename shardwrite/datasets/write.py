@@ -54,6 +54,7 @@ from shardwrite.place.target import document_if_there, durability_in, resolve_pl
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.reads import reads_one_of
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
 
@@ -282,7 +283,8 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     >>> p.variables["t2m"].metadata.grid.shards, p.n_shards
     ((1000, 1000), 4)
     """
-    made, _ = plans_of(call, store_of(call), active_engine())
+    store = store_of(call.store, call.storage_options)
+    made, _ = plans_of(call, store, active_engine())
     return DatasetPlan(
         variables={
             each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
@@ -353,8 +355,13 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     >>> result.variables["t2m"].n_shards, xarray.open_zarr(path).sizes["time"]
     (4, 4000)
     """
+    return written(call)
+
+
+def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
+    """Do what `write_dataset` does."""
     start = time.perf_counter()
-    engine, store = active_engine(), store_of(call)
+    engine, store = active_engine(), store_of(call.store, call.storage_options)
     made, changes = plans_of(call, store, engine, settles=True)
     groups = _groups_of(call, store, made)
     if changes is None:
@@ -366,9 +373,9 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
-        later: Delayed = delayed(finish)(as_delayed(jobs, engine))
+        later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
         return later
-    results = execute_staged(jobs, engine, call.progress)
+    results = execute_staged(jobs, engine, call.progress) if jobs else []
     return finish(results, time.perf_counter() - start)
 
 
@@ -400,7 +407,19 @@ def _updates(
     """Jobs that change arrays, as one run."""
     options = options_from(call, RunOptions, mode="r+", together=True)
     jobs = [each.job(options) for each in made.variables]
-    return jobs if changes.append_dim is not None else staged_where_read(jobs, engine)
+    if changes.append_dim is None:
+        return staged_where_read(jobs, engine)
+    for each, job in zip(made.variables, jobs, strict=True):
+        if reads_one_of(job, jobs):
+            raise SpecError(
+                f"the variable {each.path!r} is read from the store that it is appended to, while "
+                "that is changed",
+                field="ds",
+                value=each.path,
+                remedy="load it first with ds.load(); or write the dataset to another store, and "
+                "append what you open there",
+            )
+    return jobs
 
 
 def _finished(
@@ -415,7 +434,7 @@ def _finished(
     _make_empty(groups, durability)
     if attributes:
         _replace_attributes(groups, durability)
-    took = max(result.seconds for result in each) if seconds is None else seconds
+    took = max((result.seconds for result in each), default=0.0) if seconds is None else seconds
     return DatasetResult(
         path=groups.place.label,
         variables=dict(zip(groups.arrays, each, strict=True)),

@@ -27,9 +27,9 @@ path any more. A task that comes late does not make that path again; see `was_ta
 What loses its name in step 5 is looked at once more. If it is no array, it goes back.
 
 Where a call replaces several arrays, steps 2 and 4 are taken for all of them before step 3 of the
-first. So no source reads new values that another task has written. Once one array of the run has
-its name, all others with a receipt are *committed*: whoever ends the run or gives it up takes step
-5 for them, too.
+first. So no source reads new values that another task has written. Step 3 is taken once for all
+that lie in the same groups. Once one array of the run has its name, all others with a receipt are
+*committed*: whoever ends the run or gives it up takes step 5 for them, too.
 
 A run that is given up before leaves the old arrays, or gives them their names back.
 """
@@ -193,27 +193,34 @@ def close(run: Owner, durability: str) -> None:
                 fsync_directory(run.path)
 
 
-def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[], object]) -> None:
+def hand_over(
+    run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
+) -> bool:
     """Take steps 3 to 5, as far as they are left. Nothing is done where step 2 was not taken.
 
-    - `withdraw`: takes step 3.
+    - `withdraw`: takes step 3. If this process took it with another array in the same groups, it is
+      None, and what lies above is not looked at again.
+    - Returns: whether step 3 was taken now.
     - Raises SpecError if something else than an array was put there meanwhile.
     """
     place = target.directory.path
     if not is_there(place.parent):  # it was removed by hand, and the old array with it
-        return
+        return False
+    is_withdrawn = False
     with as_store_error(str(place), "cannot exchange"):
         if not is_handed_over(run, target):
             with run.alone() as check:
                 if not _is_new(run, built_in(run, target)):
-                    return
+                    return False
                 if not is_there(run.path / _OLD):
-                    check_target(target, "w")
-                withdraw()
+                    check_target(target, "w", looks_above=withdraw is not None)
+                if withdraw is not None:
+                    withdraw()
+                    is_withdrawn = True
                 check()
                 own = _own(run)
                 if own is None or not _is_new(run, Directory(own)):
-                    return
+                    return is_withdrawn
                 for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):  # of processes that came late
                     Directory(own).store.discard_scope(leaf, "")
                 _exchange(run, place, own)
@@ -221,6 +228,7 @@ def hand_over(run: Owner, target: Target, durability: str, withdraw: Callable[[]
                     fsync_directory(run.path)
         if durability != "none":  # also if another process was killed before it did so
             fsync_directory(place.parent)
+    return is_withdrawn
 
 
 def _exchange(run: Owner, place: Path, own: Path) -> None:

@@ -612,10 +612,12 @@ class RunDirectory:
         with self._told_of_takeover():
             close(self, durability)
 
-    def hand_over(self, durability: str, driver: str, others: Sequence[Place]) -> None:
+    def hand_over(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
         """Let an array that was built aside take the place of the old one, after its receipt.
 
-        - `others`: more arrays of the run in the same groups, which are handed over, too.
+        - `others`: more arrays of the run in the same groups, which are handed over, too; None if
+          this process took this array out of their metadata together with another one.
+        - Returns: whether it took the array, and the others, out of that metadata.
         - Raises RunEndedError if the run has ended meanwhile.
         """
         if self.record.aside:
@@ -623,8 +625,9 @@ class RunDirectory:
 
             self._check_current(driver)
             with self._told_of_takeover():
-                leave = partial(self.withdraw, durability, driver, others=others)
-                hand_over(self, self.target, durability, leave)
+                leave = partial(self.withdraw, durability, driver, others=others or ())
+                return hand_over(self, self.target, durability, None if others is None else leave)
+        return False
 
 
 def proof_in(

@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import fields
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from dask import config
 
 import shardwrite._dask as dask
+from shardwrite.entry.patch import Instead, Patch, Replacement
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.operations.write import store, to_sharded_zarr
 from shardwrite.runs.stored_array import empty_after
-
-Instead = Callable[[], Any] | None
-"""What to call in place of dask's function; None if that makes the call."""
-
-_LOCK = threading.Lock()
-_live: set[DaskPatch] = set()
-# For each module and name: the function of dask, and the one of this module.
-_replaced: dict[tuple[Any, str], tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def patch_dask() -> DaskPatch:
@@ -75,79 +66,18 @@ def patch_dask() -> DaskPatch:
     >>> result.n_shards
     3
     """
-    patch = DaskPatch()
-    with _LOCK:
-        if not _live:
-            _install()
-        _live.add(patch)
-    return patch
+    return DaskPatch()
 
 
-class DaskPatch:
+class DaskPatch(Patch):
     """A patch of dask that :func:`patch_dask` has made."""
 
-    def restore(self) -> None:
-        """Take the patch back. To do so twice changes nothing."""
-        with _LOCK:
-            if self in _live:
-                _live.remove(self)
-                if not _live:
-                    _uninstall()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.restore()
-
-
-def _install() -> None:
-    """Put functions of this module in the place of dask's, in both modules that name them."""
-    core: Any = dask.array.core
-    for name, instead in (("to_zarr", instead_of_to_zarr), ("store", _instead_of_store)):
-        ours = _in_place_of(getattr(core, name), instead)
-        for module in (core, dask.array):
-            _replaced[module, name] = (getattr(module, name), ours)
-            setattr(module, name, ours)
-
-
-def _uninstall() -> None:
-    """Put dask's functions back, unless somebody else has replaced them meanwhile."""
-    for (module, name), (original, ours) in _replaced.items():
-        if getattr(module, name) is ours:
-            setattr(module, name, original)
-    _replaced.clear()
-
-
-def _in_place_of(original: Callable[..., Any], instead: Callable[..., Instead]) -> Any:
-    """A function that makes the calls which write shards, and leaves the others to dask's."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def patched(*arguments: Any, **keywords: Any) -> Any:
-        if not _live:  # others may still hold this function when the patch has been taken back
-            return original(*arguments, **keywords)
-        write = instead(*named_arguments(signature, arguments, keywords))
-        return original(*arguments, **keywords) if write is None else write()
-
-    return patched
-
-
-def named_arguments(
-    signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Arguments of a call by the names that the installed version of dask has, and all others."""
-    given = dict(signature.bind(*arguments, **keywords).arguments)
-    others: dict[str, Any] = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            others = given.pop(name, {})
-    return given, others
+    @classmethod
+    def replacements(cls) -> Iterator[Replacement]:
+        """Functions of this module for dask's, in both modules that name them."""
+        core: Any = dask.array.core
+        yield (core, dask.array), "to_zarr", instead_of_to_zarr
+        yield (core, dask.array), "store", _instead_of_store
 
 
 # ---- Calls of `dask.array.to_zarr`, of any version of dask
@@ -186,7 +116,7 @@ def write_to_zarr(x: Any, url: Any, given: Mapping[str, Any], keywords: Mapping[
         # An inner chunk is a chunk of the dask array, if the call does not say it.
         chunks = tuple(max(1, *sizes) for sizes in getattr(x, "chunks", ()))
         ours = {"shards": None, "chunks": chunks, **ours, **_how_new(given, keywords)}
-        where = _store_of(url)
+        where = store_of_mapping(url)
         if isinstance(where, str) and ours.get("storage_options") is None:
             ours["storage_options"] = {}  # so that it may be a URL
     of_zarr = {name: ours[name] for name in ours if name in of_array}
@@ -291,8 +221,8 @@ def _has_shards(target: Any) -> bool:
     return _is_array(target) and target.shards is not None
 
 
-def _store_of(url: Any) -> Any:
-    """The store that dask means: a mapping is one of memory, or one of fsspec."""
+def store_of_mapping(url: Any) -> Any:
+    """The store that dask and xarray mean: a mapping is one of memory, or one of fsspec."""
     if not isinstance(url, MutableMapping):
         return url
     from zarr.storage import FsspecStore, MemoryStore

@@ -146,9 +146,13 @@ def check_not_replaced(sessions: Sequence[Session]) -> None:
 
 def reads_replaced(job: Job, jobs: Sequence[Job]) -> bool:
     """Whether the source of a job reads an array that it or another one of a call replaces."""
-    replaced = [one for one in jobs if one.options.mode == "w"]
-    places = _places_read(job) if replaced else frozenset[_Read]()
-    return any(_touch(places, one.target.store) for one in replaced)
+    return reads_one_of(job, [one for one in jobs if one.options.mode == "w"])
+
+
+def reads_one_of(job: Job, jobs: Sequence[Job]) -> bool:
+    """Whether the source of a job reads the array of one of some jobs."""
+    places = _places_read(job) if jobs else frozenset[_Read]()
+    return any(_touch(places, one.target.store) for one in jobs)
 
 
 def are_read(jobs: Sequence[Job]) -> bool:

@@ -565,15 +565,16 @@ class Session:
         with self._publishing():
             self.directory.close(self.job.durability, self.driver)
 
-    def hand_over(self, others: Sequence[Place]) -> None:
+    def hand_over(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside take the place of the old one.
 
-        - `others`: more arrays in the same groups, which are handed over, too.
+        It takes `others`, and returns, what `RunDirectory.hand_over` does.
         """
         with self._publishing():
-            self.directory.hand_over(self.job.durability, self.driver, others)
+            took = self.directory.hand_over(self.job.durability, self.driver, others)
         if not self.directory.is_handed_over:
             raise RunEndedError("another process has ended this run", path=str(self.directory.path))
+        return took
 
     def _publishing(self) -> contextlib.AbstractContextManager[object]:
         return as_store_error(self.job.target.label, "cannot publish")
@@ -890,8 +891,9 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             session.close()
     for replaced in _by_groups(aside):
         places = [session.job.target.place for session, _ in replaced]
+        took = False
         for session, _ in replaced:
-            session.hand_over(places)
+            took = session.hand_over(None if took else places) or took
     _publish_groups(aside)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -154,6 +155,23 @@ def test_a_root_is_written_twice_however_many_arrays_are_replaced(tmp_path, monk
     new.shardwrite.to_zarr(root, mode="w")
     assert listed == [[], sorted(new.variables)]
     check(root, new)
+
+
+def test_a_root_is_read_as_often_for_any_number_of_arrays_that_are_replaced(tmp_path, monkeypatch):
+    n_opened, really = [], os.open
+    for names in ("ab", "abcdefgh"):
+        root = tmp_path / f"{names}.zarr"
+        small(names=names).shardwrite.to_zarr(root)
+        paths = []
+
+        def note(path, *how, paths=paths, **more):
+            paths.append(path)
+            return really(path, *how, **more)
+
+        monkeypatch.setattr(os, "open", note)
+        small(5, names=names).shardwrite.to_zarr(root, mode="w")
+        n_opened.append(sum(str(path) == str(root / "zarr.json") for path in paths))
+    assert n_opened[0] == n_opened[1] > 0
 
 
 def test_work_that_variables_share_is_done_once(tmp_path):

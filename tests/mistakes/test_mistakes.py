@@ -559,7 +559,7 @@ def test_an_array_is_no_single_value(tmp_path, name, field):
         shardwrite.open_sharded(tmp_path, several)
 
 
-UNGUARDED = {"patch_dask", "register_strategy", "register_shard_format"}
+UNGUARDED = {"patch_dask", "patch_xarray", "register_strategy", "register_shard_format"}
 N_POSITIONAL = {"create": 3, "erase": 2, "store": 2, "convert_part": 4}
 N_POSITIONAL |= {"prepare_conversion": 2, "finalize_conversion": 2}
 MORE = {"create": LAYOUT}

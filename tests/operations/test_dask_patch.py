@@ -16,7 +16,8 @@ from zarr.storage import MemoryStore
 
 import shardwrite
 from shardwrite import SpecError, WriteResult, patch_dask
-from shardwrite.operations.dask_patch import instead_of_to_zarr, named_arguments
+from shardwrite.entry.patch import named_arguments
+from shardwrite.operations.dask_patch import instead_of_to_zarr
 
 pytestmark = pytest.mark.compat
 

@@ -1,0 +1,71 @@
+"""Whether the steps of an append follow those of the store.
+
+Steps are compared where they are numbers or times, and those of the store are sorted. So an append
+never goes back, and no step is there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from shardwrite._dataclass import dataclass
+from shardwrite.errors import SpecError
+
+if TYPE_CHECKING:
+    import xarray
+
+Index: TypeAlias = Any
+"""A `pandas.Index`, of which there are no types without more packages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Steps of a dataset that do not follow those of the store."""
+
+    length: int  # number of steps of the store
+    n_steps: int  # of the dataset
+    are_last: bool  # whether they are the last ones of the store
+    error: SpecError
+
+
+def overlap(
+    dataset: xarray.Dataset, dim: str, length: int, read: Callable[[Any, bool], Index]
+) -> Overlap | None:
+    """What is wrong with the steps of a dataset along the dimension of an append; None if nothing.
+
+    - `length`: number of steps of the store.
+    - `read`: steps of the store, given those of the dataset, which they are decoded like: all of
+      them, or some at the beginning and at the end.
+    """
+    variable = dataset.variables.get(dim)
+    if variable is None or variable.dims != (dim,) or not length or not variable.size:
+        return None
+    new = variable.to_index()
+    if not _can_be_compared(new):
+        return None
+    old = read(new, False)
+    if not (_can_be_compared(old) and _are_sorted(old)) or _are_sorted(old.append(new)):
+        return None
+    n = len(new)
+    are_last = n <= length and bool(read(new, True)[length - n :].equals(new))
+    error = SpecError(
+        f"the steps of the dataset along {dim!r} go from {new[0]} to {new[-1]}, and those of the "
+        f"store end at {old[-1]}, so that they would go back or repeat",
+        field="append_dim",
+        value=dim,
+        remedy='append only steps that follow; write steps that are there with region="auto"',
+    )
+    return Overlap(length, n, are_last, error)
+
+
+def _can_be_compared(steps: Index) -> bool:
+    import xarray
+
+    return steps.dtype.kind in "iufmM" or isinstance(steps, xarray.CFTimeIndex)
+
+
+def _are_sorted(steps: Index) -> bool:
+    """Whether steps that can be compared only go up, or only go down."""
+    is_sorted = steps.is_monotonic_increasing or steps.is_monotonic_decreasing
+    return bool(is_sorted and steps.is_unique)

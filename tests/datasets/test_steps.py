@@ -1,0 +1,291 @@
+"""Steps of an append follow those of the store, and what is no append is told by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import warnings
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import seams
+import zarr
+from helpers import Killed, contents
+
+import shardwrite
+from shardwrite import SpecError
+
+xr = pytest.importorskip("xarray")
+
+HOURS = np.datetime64("2000-01-01", "ns") + np.arange(99) * np.timedelta64(1, "h")
+HOW = {"append_dim": "time", "shards": {"time": 8}, "chunks": {"time": 4}}
+UNITS = {"time": {"units": "hours since 2000-01-01"}}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr tells about types and metadata
+        yield
+
+
+def steps(start, stop, offset=0, times=HOURS, **attrs):
+    n = np.arange(start, stop)
+    values = da.from_array(n[:, None] * np.ones((1, 6)) + offset, chunks=(3, 6))
+    return xr.Dataset(
+        {"v": (("time", "x"), values), "w": ("time", n * 1.5), "mask": ("x", np.ones(6))},
+        {"time": times[start:stop]},
+        attrs,
+    )
+
+
+def check(root, wanted):
+    for consolidated in (True, False):
+        with xr.open_zarr(root, consolidated=consolidated) as found:
+            xr.testing.assert_identical(found.load(), wanted.compute())
+
+
+@pytest.fixture
+def root(tmp_path):
+    steps(0, 20).shardwrite.to_zarr(tmp_path / "x.zarr", encoding=UNITS, **HOW)
+    return tmp_path / "x.zarr"
+
+
+def no_follow(root, ds, **how):
+    """An append is refused before anything is written."""
+    before = contents(root)
+    with pytest.raises(
+        SpecError, match=r"append_dim='time': the steps of the .*region=.auto"
+    ) as no:
+        ds.shardwrite.to_zarr(root, append_dim="time", **how)
+    assert contents(root) == before
+    return str(no.value)
+
+
+def test_steps_never_go_back_or_repeat(root):
+    told = no_follow(root, steps(3, 5))
+    assert "from 2000-01-01 03:00:00 to 2000-01-01 04:00:00" in told
+    assert "end at 2000-01-01 19:00:00" in told
+    for ds in (
+        steps(19, 23),
+        steps(0, 40),
+        steps(20, 24).isel(time=[0, 2, 1, 3]),
+        steps(20, 24).isel(time=[0, 1, 1]),
+        steps(18, 20, offset=1),  # the last ones, with other values
+        steps(0, 20, offset=1),
+    ):
+        no_follow(root, ds)
+        no_follow(root, ds, mode="a-", source_id="one")
+    steps(23, 25).shardwrite.to_zarr(root, append_dim="time")  # some may be missing
+    check(root, xr.concat([steps(0, 20), steps(23, 25)], "time", data_vars="minimal"))
+
+
+@pytest.mark.parametrize("how", [{}, {"source_id": "one"}, {"mode": "a-"}])
+def test_the_same_call_made_again_adds_nothing_twice(root, how):
+    for _ in range(3):
+        steps(20, 27, title="it").shardwrite.to_zarr(root, append_dim="time", **how)
+        check(root, steps(0, 27, title="it"))
+    steps(27, 30, title="it").shardwrite.to_zarr(root, append_dim="time")
+    no_follow(root, steps(20, 27, title="it"))
+    check(root, steps(0, 30, title="it"))
+
+
+def test_a_kill_in_the_last_moment(root):
+    """All steps are there, and the call has not returned."""
+
+    def die(*_, **__):
+        raise Killed
+
+    for step in ("end a run", "remove a run"):
+        with pytest.MonkeyPatch.context() as patch:
+            if step == "end a run":
+                seams.before(patch, step, die)
+                with pytest.raises(Killed):
+                    steps(20, 27).shardwrite.to_zarr(root, append_dim="time")
+            else:
+                steps(20, 27).shardwrite.to_zarr(root, append_dim="time")
+        check(root, steps(0, 27))
+    steps(20, 27).shardwrite.to_zarr(root, append_dim="time")
+    check(root, steps(0, 27))
+
+
+def test_files_that_only_chunks_tell_apart(root, tmp_path):
+    """Another file with the same steps may have other values, so it is not the same call."""
+    for n in range(2):
+        part = steps(20, 40_000, n, times=np.arange(40_000) + 0)[["v", "w"]]
+        part.chunk(-1).to_zarr(tmp_path / f"{n}.zarr", zarr_format=3)
+    first = steps(0, 20, times=np.arange(40_000))[["v", "w"]]
+    first.shardwrite.to_zarr(tmp_path / "y.zarr", **HOW)
+    for n in range(2):
+        with xr.open_zarr(tmp_path / f"{n}.zarr", chunks=None) as found:
+            if n == 0:
+                found.shardwrite.to_zarr(tmp_path / "y.zarr", append_dim="time")
+            no_follow(tmp_path / "y.zarr", found)
+
+
+KINDS = {
+    "whole numbers": np.arange(99),
+    "numbers": np.arange(99) / 4,
+    "down": np.arange(99)[::-1] * 1.5,
+    "durations": np.arange(99) * np.timedelta64(1, "h").astype("m8[ns]"),
+    "a calendar": np.array([dt.timedelta(hours=i) for i in range(99)]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_steps(tmp_path, kind):
+    times = KINDS[kind]
+    if kind == "a calendar":
+        cftime = pytest.importorskip("cftime")
+        times = times + cftime.DatetimeNoLeap(2000, 2, 28)
+    root = tmp_path / "x.zarr"
+    for start, stop in ((0, 1), (1, 2), (2, 30), (30, 41)):
+        steps(start, stop, times=times).shardwrite.to_zarr(
+            root, encoding=None if start else {"time": {"dtype": "f8"}}, **HOW
+        )
+        if start:
+            no_follow(root, steps(start - 1, stop, times=times))
+    with xr.open_zarr(root) as found:
+        assert found.sizes["time"] == 41
+        np.testing.assert_array_equal(found["w"], np.arange(41) * 1.5)
+
+
+def test_what_is_not_compared(tmp_path):
+    """Names, steps in any order, and steps without a coordinate."""
+    names = np.array([f"run {n}" for n in range(30)], object)
+    mixed = np.array([3, 1, 2, *range(50)])
+    for n, times in enumerate((names, mixed)):
+        root = tmp_path / f"{n}.zarr"
+        for start, stop in ((0, 9), (9, 11), (9, 11)):
+            steps(start, stop, times=times).shardwrite.to_zarr(root, **HOW)
+        assert xr.open_zarr(root).sizes["time"] == 13
+    for _ in range(2):
+        steps(0, 5).drop_vars("time").shardwrite.to_zarr(tmp_path / "none.zarr", **HOW)
+    assert xr.open_zarr(tmp_path / "none.zarr").sizes["time"] == 10
+
+
+def test_steps_of_the_first_and_last_shard_are_read(tmp_path, monkeypatch):
+    """However many there are, and only where they do not follow all of them."""
+    root = tmp_path / "x.zarr"
+    steps(0, 90).shardwrite.to_zarr(root, **HOW)
+    read, really = [], shardwrite.stores.posix.PosixStore.read_whole
+
+    def note(store, key, *how, **more):
+        read.append(f"{store.local_root.name}/{key}")
+        return really(store, key, *how, **more)
+
+    monkeypatch.setattr(shardwrite.stores.posix.PosixStore, "read_whole", note)
+    steps(90, 92).shardwrite.plan(root, append_dim="time")
+    assert sorted(key for key in read if key.startswith("time/c")) == ["time/c/0", "time/c/11"]
+
+
+# ---- Nothing, and what is told by name
+
+
+@pytest.mark.parametrize("mode", ["a", "a-"])
+def test_no_steps(root, tmp_path, mode):
+    """As in xarray: variables without the dimension, and attributes, are written."""
+    steps(0, 20).to_zarr(tmp_path / "theirs.zarr", zarr_format=3, encoding=UNITS)
+    none = steps(20, 20, title="none").assign(mask=("x", np.zeros(6)))
+    how = {"append_dim": "time", "mode": mode}
+    result = none.shardwrite.to_zarr(root, **how)
+    none.compute().to_zarr(tmp_path / "theirs.zarr", **how)
+    assert [*result.variables] == (["mask"] if mode == "a" else [])
+    check(root, xr.open_zarr(tmp_path / "theirs.zarr").load())
+    assert none.shardwrite.plan(root, **how).n_shards == (mode == "a")
+    dask.compute(none.shardwrite.to_zarr(root, compute=False, **how))
+    check(root, xr.open_zarr(tmp_path / "theirs.zarr").load())
+    assert str(none.shardwrite.to_zarr(root, **how))
+
+
+def test_no_steps_at_first(tmp_path):
+    for start, stop in ((0, 0), (0, 5), (5, 5), (5, 9)):
+        steps(start, stop).shardwrite.to_zarr(tmp_path / "x.zarr", encoding=UNITS if not stop else None, **HOW)  # fmt: skip
+    check(tmp_path / "x.zarr", steps(0, 9))
+
+
+@pytest.mark.parametrize("how", [{"append_dim": "time"}, {"region": "auto"}, {"mode": "a"}])
+def test_a_store_of_zarr_v2(tmp_path, how):
+    steps(0, 9).to_zarr(tmp_path / "x.zarr", zarr_format=2)
+    before = contents(tmp_path)
+    with pytest.raises(SpecError, match=r"store=.*is one of Zarr v2, and.*another store first"):
+        steps(9, 12).shardwrite.to_zarr(tmp_path / "x.zarr", **how)
+    assert contents(tmp_path) == before
+    with xr.open_zarr(tmp_path / "x.zarr", chunks={}) as old:
+        old.shardwrite.to_zarr(tmp_path / "new.zarr", **HOW)
+    steps(9, 12).shardwrite.to_zarr(tmp_path / "new.zarr", append_dim="time")
+    check(tmp_path / "new.zarr", steps(0, 12))
+
+
+def test_a_dataset_that_is_read_from_the_store(root):
+    with xr.open_zarr(root, chunks={}) as found:
+        later = found.assign_coords(time=HOURS[20:40])
+        with pytest.raises(
+            SpecError, match=r"ds='\w+': the variable '\w+' is read from the.*ds.load"
+        ):
+            later.shardwrite.to_zarr(root, append_dim="time")
+        other = later.rename(v="w", w="v").compute().assign(v=(("time", "x"), later["v"].data))
+        other["w"] = ("time", later["v"].data[:, 0])
+        with pytest.raises(SpecError, match=r"'[vw]' is read from the store that it is appended"):
+            other.shardwrite.to_zarr(root, append_dim="time")
+        later.load().shardwrite.to_zarr(root, append_dim="time")
+    assert xr.open_zarr(root).sizes["time"] == 40
+
+
+# ---- Lazy times
+
+
+def lazy(start, stop, minutes=0):
+    when = da.from_array(HOURS[start:stop] + np.timedelta64(minutes, "m"), chunks=4)
+    return xr.Dataset(
+        {"when": ("time", when), "how long": ("time", when - HOURS[0])}, {"time": HOURS[start:stop]}
+    )
+
+
+def encoding(units, dtype):
+    since = {"units": f"{units} since 2000-01-01", "dtype": dtype}
+    return {"when": since, "how long": {"units": units, "dtype": dtype}}
+
+
+@pytest.mark.parametrize(
+    ("units", "dtype", "is_held"),
+    [
+        ("hours", "i8", False),
+        ("hours", "f8", True),
+        ("minutes", "i2", True),
+        ("seconds", "i2", False),
+    ],
+)
+def test_lazy_times_that_units_cannot_hold(tmp_path, units, dtype, is_held):
+    ds, how = lazy(0, 12, 30), {"encoding": encoding(units, dtype)}
+    if is_held:
+        ds.shardwrite.to_zarr(tmp_path / "x.zarr", **how)
+        with xr.open_zarr(tmp_path / "x.zarr", decode_timedelta=True) as found:
+            xr.testing.assert_equal(found.load(), ds.compute())
+        return
+    for name in ("when", "how long"):
+        told = rf"ds='{name}': the variable '{name}' has times that int.*round them"
+        with pytest.raises(SpecError, match=told):
+            ds[[name]].shardwrite.to_zarr(tmp_path / "x.zarr", encoding={name: encoding(units, dtype)[name]})  # fmt: skip
+
+
+def test_lazy_times_that_the_store_cannot_hold(tmp_path):
+    root = tmp_path / "x.zarr"
+    first = {"append_dim": "time", "encoding": {**encoding("hours", "i8"), **UNITS}}
+    lazy(0, 12).shardwrite.to_zarr(root, **first)
+    for name in ("when", "how long"):
+        ds = lazy(12, 20).assign({name: lazy(12, 20, 30)[name]})
+        with pytest.raises(
+            SpecError, match=rf"the variable '{name}' has times that int64 of 'hours"
+        ):
+            ds.shardwrite.to_zarr(root, append_dim="time")
+        shardwrite.abandon(root)
+        with pytest.raises(
+            SpecError, match=rf"need units 'minutes.*{name!r} of the store has 'hours"
+        ):
+            ds.compute().shardwrite.to_zarr(root, append_dim="time")
+    lazy(12, 20).shardwrite.to_zarr(root, append_dim="time")
+    with xr.open_zarr(root, decode_timedelta=True) as found:
+        xr.testing.assert_equal(found.load(), lazy(0, 20).compute())
+    assert zarr.open_array(root / "when").shape == (20,)
