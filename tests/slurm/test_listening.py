@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -21,12 +22,10 @@ PROGRAM = Path(__file__).parent / "program.py"
 
 def listening(pid):
     """Addresses on which a process and its children listen."""
-    process = psutil.Process(pid)
-    found = [
-        one
-        for each in (process, *process.children(recursive=True))
-        for one in each.net_connections("tcp")
-    ]
+    process, found = psutil.Process(pid), []
+    for each in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a command of the script, which has ended
+            found += each.net_connections("tcp")
     return {(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN}
 
 
