@@ -150,7 +150,7 @@ def _write(ds: Any, call: Mapping[str, Any]) -> ZarrStore:
                 "is not taken by a call that writes shards",
                 field=name,
                 value=value,
-                remedy=_REMEDIES.get(name, "leave it out, or restore the patch of xarray"),
+                remedy=_REMEDIES.get(name, "leave it out, or make this call without the patch"),
             )
     writes_empty = ours.get("write_empty_chunks")
     for each in _encodings(ds, ours.get("encoding")) if writes_empty is not None else ():
