@@ -124,20 +124,25 @@ def test_arrays_and_trees(tmp_path):
 def test_keywords_that_mean_the_same(tmp_path):
     root, encoding = str(tmp_path / "x.zarr"), {"v": SIZES}
     with patch_xarray():
-        fields().to_zarr(root, "w-", "a/b", encoding, safe_chunks=True, zarr_format=3)
+        fields().to_zarr(
+            root, mode="w-", group="a/b", encoding=encoding, safe_chunks=True, zarr_format=3
+        )
         with pytest.raises(SpecError, match="exists there"):
             fields(1, 21).to_zarr(root, group="a/b", encoding=encoding)
         fields(1, 21).to_zarr(root, group="a/b", encoding=encoding, mode="w", align_chunks=True)
         check(root, fields(1, 21), group="a/b")
         fields().to_zarr(root, group="c", encoding=encoding, compute=True, consolidated=True)
         fields().to_zarr(tmp_path / "y.zarr", encoding=encoding, consolidated=False, mode="a")
-        assert "consolidated_metadata" not in json.loads(
-            (tmp_path / "y.zarr/zarr.json").read_text()
-        )
+        document = json.loads((tmp_path / "y.zarr/zarr.json").read_text())
+        assert document.get("consolidated_metadata") is None
         empty = fields() * np.nan
-        for writes_empty, n_files in ((True, 6), (False, 0)):
+        for writes_empty in (True, False):
             path = tmp_path / f"{writes_empty}.zarr"
             empty.to_zarr(path, encoding=encoding, write_empty_chunks=writes_empty)
+            is_fill = np.isnan(
+                zarr.open_array(path / "v").fill_value
+            )  # older versions of xarray have 0
+            n_files = 0 if is_fill and not writes_empty else 6
             assert sum(p.is_file() for p in (path / "v/c").rglob("*")) == n_files
 
 
