@@ -49,7 +49,7 @@ class ShardsBackend(ZarrBackendEntrypoint):
         **decoders: Any,
     ) -> Dataset:
         """Open a group, as `xarray.open_dataset` asks for it."""
-        opened = _opened(filename_or_obj, storage_options)
+        opened = _opened(filename_or_obj, storage_options, group, consolidated)
         store = _Store.open_group(
             opened, group=group, consolidated=consolidated, zarr_format=zarr_format
         )
@@ -66,7 +66,7 @@ class ShardsBackend(ZarrBackendEntrypoint):
         **decoders: Any,
     ) -> dict[str, Dataset]:
         """Open a group and all below it, as `xarray.open_datatree` asks for them."""
-        opened = _opened(filename_or_obj, storage_options)
+        opened = _opened(filename_or_obj, storage_options, group, consolidated)
         top = PurePosixPath("/", group or "")
         stores = _Store.open_store(
             opened, group=str(top), consolidated=consolidated, zarr_format=zarr_format
@@ -78,16 +78,31 @@ class ShardsBackend(ZarrBackendEntrypoint):
         return found
 
 
-def _opened(given: Any, storage_options: Mapping[str, Any] | None) -> Any:
-    """What zarr-python opens; a bucket at a URL is opened by this package."""
+def _opened(
+    given: Any,
+    storage_options: Mapping[str, Any] | None,
+    group: str | None,
+    consolidated: bool | None,
+) -> Any:
+    """What zarr-python opens; a bucket at a URL is opened by this package.
+
+    - Raises SpecError for a group on a web server whose members nothing tells.
+    """
     from shardwrite.place.base import at_url
+    from shardwrite.place.target import resolve_place
     from shardwrite.stores.looking import is_bucket_url, local_path
 
     if not isinstance(given, str | os.PathLike):
         return given
     path = local_path(os.fspath(given))
     store = at_url(path, storage_options or {}, is_read=True)
-    return store.as_zarr() if is_bucket_url(path) else store
+    if not is_bucket_url(path):
+        return store
+    if not store.lists:
+        from shardwrite.read.hierarchy import check_listed
+
+        check_listed(resolve_place(store, group or None, is_read=True), consolidated)
+    return store.as_zarr()
 
 
 class _Store(ZarrStore):

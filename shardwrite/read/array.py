@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -160,8 +161,9 @@ _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is fas
 class ShardedArray:
     """A sharded array that is open for reading. It can be indexed and pickled.
 
-    Wherever it is read, the settings of the process that has opened it hold. An index that touches
-    several shards is read by several threads, and one in a task of dask by the thread of the task.
+    Wherever it is read, the settings of the process that has opened it hold. Where the main thread
+    of a program indexes several shards, several threads read them. Others, such as tasks of dask,
+    read alone, because more of them do so at a time.
     """
 
     def __init__(
@@ -273,8 +275,11 @@ class ShardedArray:
     def _threads(self, region: Box) -> int | None:
         """Number of threads that read a region; None for the usual one."""
         is_distant = getattr(self.store, "is_remote", False)
-        if self.is_alone or not (
-            is_distant or region.size * self.metadata.itemsize > _SMALL_NBYTES
+        is_main = threading.current_thread() is threading.main_thread()
+        if (
+            self.is_alone
+            or not is_main
+            or not (is_distant or region.size * self.metadata.itemsize > _SMALL_NBYTES)
         ):
             return 1
         return value_of(READ_THREADS) or (max(n_cores(), _IN_FLIGHT) if is_distant else None)
@@ -336,17 +341,29 @@ class ShardedArray:
         found = list(indices)
         step = ceil_div(len(found), _MOST_BATCHES)
         batches = [found[first : first + step] for first in range(0, len(found), step)]
-        for _ in in_threads(self._settled(read), batches, threads):
+        is_over = threading.Event()
+        for _ in in_threads(self._settled(read, is_over), batches, threads, is_over):
             pass
         return out
 
-    def _settled(self, read: Callable[[Shape], None]) -> Callable[[Sequence[Shape]], None]:
-        """A function for threads, in which the settings of this array hold, too."""
+    def _settled(
+        self, read: Callable[[Shape], None], is_over: threading.Event
+    ) -> Callable[[Sequence[Shape]], None]:
+        """A function for threads, in which the settings of this array hold, too.
+
+        It reads no more shards once one of the calls has failed, or was interrupted.
+        """
 
         def call(indices: Sequence[Shape]) -> None:
             with self.decided.holds():
                 for index in indices:
-                    read(index)
+                    if is_over.is_set():
+                        return
+                    try:
+                        read(index)
+                    except BaseException:
+                        is_over.set()
+                        raise
 
         return call
 
@@ -414,6 +431,7 @@ class ShardedArray:
         cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
         whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
+        whole = whole and not reader.is_distant  # from which `gather` reads large pieces
         shard = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
         is_empty = shard.index.is_empty[ranks]

@@ -206,6 +206,21 @@ def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
         yield name, kind
 
 
+def check_listed(place: Place, consolidated: bool | None) -> None:
+    """Refuse to open a group that cannot be listed by anything but its consolidated metadata.
+
+    - `consolidated`: whether its consolidated metadata may be read; None if they may.
+    """
+    if consolidated is False:
+        raise SpecError(
+            "what lies on a web server cannot be listed without consolidated metadata",
+            field="consolidated",
+            value=consolidated,
+            remedy="leave it out",
+        )
+    _consolidated_keys(place)
+
+
 def _consolidated_keys(place: Place) -> list[str]:
     """Keys of the documents of an array or a group that cannot be listed.
 
@@ -225,7 +240,8 @@ def _consolidated_keys(place: Place) -> list[str]:
             "consolidated metadata",
             field="src",
             value=place.label,
-            remedy="give the path of an array in it",
+            remedy="give the path of an array in it; or have whoever serves it make them, with "
+            "zarr.consolidate_metadata",
         )
     return list(listed_v2["metadata"])
 

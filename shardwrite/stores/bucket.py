@@ -191,6 +191,12 @@ _TROUBLES = (
         "client_options in storage_options, such as 3600s",
     ),
     _Trouble(
+        r"Content-Length|content-length|Content-Range|content-range",
+        errno.EIO,
+        "the server does not say how many bytes it gives, or compresses them. Copy the files to "
+        "this machine",
+    ),
+    _Trouble(
         r"\b(429|50[0234])\b|SlowDown",
         errno.EIO,
         "the service is overloaded or out of order, and several attempts were made",
@@ -397,6 +403,20 @@ def _tails(keeps: bool) -> Tails:
     return Tails(keeps=keeps)
 
 
+def _is_strong(version: Version) -> bool:
+    """Whether a version has an ETag that differs wherever bytes differ, and requests can name it.
+
+    Other ETags, and times, which may be whole seconds, are only compared.
+    """
+    tag = version[1]
+    return bool(tag) and not str(tag).startswith("W/")
+
+
+def _short(name: str, n_answered: int, n_wanted: int) -> StoreError:
+    message = f"{n_answered} of {n_wanted} bytes of {name!r} were answered"
+    return StoreError(message, key=name, errno=errno.EIO)
+
+
 Get = Callable[[str, int, int, Version], bytes | None]
 """Reads a range of one version of an object; None if that version is not there any more."""
 Look = Callable[[str], Version | None]
@@ -439,7 +459,7 @@ class BucketReader(ObjectReader):
         self._tails.wanted(nbytes)
         tail = self._asked(max(0, self.nbytes - self._tails.nbytes), self.nbytes)
         self._seen = Seen(self.version, tail)
-        if len(tail) < self.nbytes:
+        if len(tail) < self.nbytes and _is_strong(self.version):
             self._tails.keep(self._name, self._seen)
         return tail[len(tail) - nbytes :]
 
@@ -450,8 +470,7 @@ class BucketReader(ObjectReader):
             raise self._changed()
         self._is_asked = True
         if len(data) != end - start:
-            message = f"{len(data)} of {end - start} bytes of {self._name!r} were answered"
-            raise StoreError(message, key=self._name, errno=errno.EIO)
+            raise _short(self._name, len(data), end - start)
         return data
 
     def _changed(self) -> StoreError:
@@ -860,8 +879,7 @@ class BucketStore(WholeStore):
             seen = self._see(name)
         if seen is None:
             return None
-        nbytes, tag, _ = seen.version
-        if not is_kept and len(seen.tail) < nbytes and tag:  # times may be whole seconds
+        if not is_kept and len(seen.tail) < seen.version[0] and _is_strong(seen.version):
             self._tails.keep(name, seen)
         look = self.version_of_object
         return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
@@ -981,37 +999,53 @@ class BucketStore(WholeStore):
             try:
                 options = wanted if self._probed.has_ranges else None
                 answer = obstore.get(self._obstore, name, options=options)
-            except NotSupportedError:  # a simple web server gives the whole object or nothing
-                self._probed.has_ranges = False
+            except NotSupportedError:  # a web server may give the whole object in place of a range
                 answer = obstore.get(self._obstore, name)
+                if answer.meta["size"] > self._tails.nbytes:
+                    self._probed.has_ranges = False
             version, data = version_from(answer.meta), answer.bytes()
+            first, end = answer.range
+            if len(data) != end - first:
+                raise _short(name, len(data), end - first)
             is_end = self._kind.has_suffixes or len(data) == version[0]
             return Seen(version, data) if is_end else Seen(version)
 
         try:
             return self._asked("read", name, see)
         except StoreError:
-            # An empty object has no such bytes, which most services call an error.
+            # An empty object has no such bytes, which most services call an error. Some web servers
+            # take the first and the last byte of a range, and nothing else.
             version = self.version_of_object(name)
-            if version is None or version[0]:
+            if version is not None and not version[0]:
+                return Seen(version)
+            if version is None or not self._kind.is_web:
                 raise
-            return Seen(version)
+            start = max(0, version[0] - self._tails.nbytes)
+            tail = self._get(name, start, version[0], version)
+            if tail is None:
+                raise
+            return Seen(version, tail)
 
     def _get(self, name: str, start: int, end: int, version: Version) -> bytes | None:
         """See :data:`Get`."""
         import obstore
-        from obstore.exceptions import PreconditionError
+        from obstore.exceptions import NotSupportedError, PreconditionError
 
-        options: Any = {"range": (start, end), **({"if_match": version[1]} if version[1] else {})}
+        same: Any = {"if_match": version[1]} if _is_strong(version) else {}
+        part: Any = {"range": (start, end), **same}
 
         def get() -> tuple[bytes, Version] | None:
             try:
-                response = obstore.get(self._obstore, name, options=options)
+                response = obstore.get(self._obstore, name, options=part)
+                data = bytes(response.bytes())
             except PreconditionError:
-                if not version[1]:
+                if not same:
                     raise
                 return None
-            return bytes(response.bytes()), version_from(response.meta)
+            except NotSupportedError:  # a web server gives the whole object in place of this range
+                response = obstore.get(self._obstore, name, options=same)
+                data = bytes(response.bytes())[start:end]
+            return data, version_from(response.meta)
 
         answer = self._asked("read", name, get)
         return None if answer is None or answer[1] != version else answer[0]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 import threading
 
 import dask
@@ -196,3 +199,24 @@ def test_the_error_of_one_thread_is_raised(large, tmp_path):
     ):
         x[...]
     np.testing.assert_array_equal(x[:256], LARGE[:256])
+
+
+def test_other_threads_read_alone(large, monkeypatch):
+    """Many of them may read at a time, as those of dask do."""
+    with dask.config.set({"shardwrite.read.limit": "1 MiB"}):
+        x = shardwrite.open_sharded(large)
+    settings = {"shardwrite.read.threads": 4, "scheduler": "threads"}
+    with dask.config.set(settings):
+        read = dask.delayed(lambda: x[...])()
+        assert len(readers_of(monkeypatch, read.compute, 1)) == 1
+
+
+def test_an_index_is_read_while_the_interpreter_ends(large):
+    program = (
+        "import atexit, sys, shardwrite\nx = shardwrite.open_sharded(sys.argv[1])\n"
+        "x[...]\natexit.register(lambda: print(int(x[...].sum())))"
+    )
+    command = [sys.executable, "-c", program, str(large)]
+    environment = {**os.environ, "DASK_SHARDWRITE__READ__THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == f"{LARGE.sum()}\n"

@@ -30,7 +30,8 @@ class Serving(http.server.SimpleHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, str]]
-    has_ranges, has_tags, missing = True, True, 404
+    has_ranges, has_tags, missing, has_suffixes = True, True, 404, None
+    is_weak = is_whole_where_short = is_cut = False
     meeting: threading.Barrier | None = None
 
     def do_HEAD(self):
@@ -51,14 +52,23 @@ class Serving(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        tag = f'"{hash(data)}"'
-        if self.has_tags and self.headers.get("If-Match", tag) != tag:
+        tag = f'{"W/" * self.is_weak}"{hash(data)}"'
+        is_other = self.is_weak or self.headers.get("If-Match") != tag  # weak tags never match
+        if self.has_tags and "If-Match" in self.headers and is_other:
             self.send_response(412)
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
         begin, end, status = 0, len(data), 200
-        if wanted and self.has_ranges:
+        is_suffix = bool(wanted) and wanted.startswith("bytes=-")
+        if is_suffix and self.has_suffixes is False:
+            self.send_response(416)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        if is_suffix and self.is_whole_where_short and int(wanted[7:]) >= len(data):
+            wanted = None
+        if wanted and (self.has_suffixes if is_suffix and self.has_suffixes else self.has_ranges):
             first, last = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted).groups()
             begin = int(first) if first else max(0, len(data) - int(last))
             end, status = min(int(last) + 1, len(data)) if first else len(data), 206
@@ -67,6 +77,7 @@ class Serving(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
         if self.has_tags:
             self.send_header("ETag", tag)
+        end -= 3 * self.is_cut
         self.send_header("Content-Length", str(end - begin))
         self.send_header("Last-Modified", "Sun, 29 Nov 2026 12:00:00 GMT")
         self.end_headers()
@@ -102,6 +113,10 @@ class Server:
 KINDS = {
     "full": {},
     "no versions": {"has_tags": False},
+    "weak versions": {"is_weak": True},
+    "no last bytes": {"has_suffixes": False},
+    "whole where short": {"is_whole_where_short": True},
+    "only last bytes": {"has_ranges": False, "has_suffixes": True},
     "nothing": {"has_tags": False, "has_ranges": False},
 }
 
@@ -237,7 +252,7 @@ def test_a_server_without_ranges_is_asked_for_them_once(tmp_path):
     served.requests()
     for _ in range(2):
         np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
-    assert served.requests() == ["GET", "GET"]
+    assert served.requests() == ["bytes=-65536", "GET", "GET"]
     served.close()
 
 
@@ -285,6 +300,24 @@ def test_settings_for_buckets_are_not_for_web_servers(full, tmp_path):
             shardwrite.from_sharded_zarr(full.url, "x", storage_options={"region": "here"})
 
 
+def test_a_small_file_that_is_given_whole_says_nothing_of_large_ones(tmp_path):
+    served = Server(tmp_path, **KINDS["whole where short"])
+    write(tmp_path / "x")
+    x = shardwrite.open_sharded(f"{served.url}/x")
+    served.requests()
+    np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
+    assert served.requests() == ["bytes=-65536", "bytes=0-1023"]
+    served.close()
+
+
+def test_an_answer_that_is_cut_short_is_told(full, tmp_path):
+    write(tmp_path / "x")
+    x = shardwrite.open_sharded(f"{full.url}/x")
+    full.handler.is_cut = True
+    with pytest.raises(StoreError, match=r"65533 of 65536 bytes of 'c/0/0' were answered"):
+        x[:16, :16]
+
+
 def test_an_update_from_a_web_server(full, tmp_path):
     write(tmp_path / "x", shards=64)
     write(tmp_path / "y", VALUES // 2, shards=64)
@@ -301,3 +334,15 @@ def test_shards_are_asked_for_side_by_side(full, tmp_path):
     x = shardwrite.open_sharded(f"{full.url}/x")
     full.handler.meeting = threading.Barrier(8, timeout=20)
     np.testing.assert_array_equal(x[:128], VALUES[:128])
+
+
+def test_xarray_opens_what_a_web_server_has(full, tmp_path):
+    xarray = pytest.importorskip("xarray")
+    values = xarray.Dataset({"v": (("y", "x"), VALUES)}, {"x": np.arange(256)})
+    for name, consolidated in (("a", True), ("b", False)):
+        values.to_zarr(tmp_path / name, consolidated=consolidated, zarr_format=3)
+    with xarray.open_dataset(f"{full.url}/a", engine="shardwrite") as found:
+        xarray.testing.assert_identical(found.load(), values)
+    for name, more in (("b", {}), ("a", {"consolidated": False})):
+        with pytest.raises(SpecError, match="consolidated metadata"):
+            xarray.open_dataset(f"{full.url}/{name}", engine="shardwrite", **more)
