@@ -192,7 +192,11 @@ def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xar
     dataset = checked(_lazy(node), encodings)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
-    return rounded(dataset, node.keep_bits, node.encoding)
+    told = {
+        name: {**encodings.get(name, {}), **node.encoding.get(name, {})}
+        for name in dataset.variables
+    }
+    return rounded(dataset, node.keep_bits, told)
 
 
 def encoded(node: Node) -> EncodedNode:

@@ -24,13 +24,14 @@ from shardwrite.datasets.encode import (
 )
 from shardwrite.datasets.rounding import refuse_other_rounding
 from shardwrite.datasets.steps import Index, Overlap, overlap
-from shardwrite.datasets.times import are_lazy_times, as_declared, have_same_units
+from shardwrite.datasets.times import as_declared, have_same_units
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of
 from shardwrite.read.hierarchy import documents_below
+from shardwrite.read.source import unmasked_value
 from shardwrite.stores.looking import read_limit
 
 if TYPE_CHECKING:
@@ -122,12 +123,17 @@ def _refuse_other_variables(node: Node, arrays: Mapping[str, Document], changes:
 
 
 def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, Mapping[str, Any]]:
-    """Units and dtypes of the store, for lazy times of a dataset."""
-    return {
-        name: {**attributes_of(document), "dtype": parse_metadata(json.dumps(document)).dtype}
-        for name, variable in node.dataset.variables.items()
-        if are_lazy_times(variable) and (document := arrays.get(str(name))) is not None
-    }
+    """Units, fill values and dtypes of the store, for times and for what is rounded."""
+    found: dict[Hashable, Mapping[str, Any]] = {}
+    for name, variable in node.dataset.variables.items():
+        document = arrays.get(str(name))
+        if document is None or not (name in node.keep_bits or variable.dtype.kind in "mMO"):
+            continue
+        dtype, told = parse_metadata(json.dumps(document)).dtype, dict(attributes_of(document))
+        if "_FillValue" in told:
+            told["_FillValue"] = unmasked_value(told["_FillValue"], dtype)
+        found[name] = {**told, "dtype": dtype}
+    return found
 
 
 def _dims(document: Document) -> tuple[Any, ...]:

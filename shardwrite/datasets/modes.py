@@ -12,6 +12,7 @@ from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
 from shardwrite.journal.begin import record_of
 from shardwrite.journal.neighbours import settle_given_up
+from shardwrite.journal.receipt import read_receipt
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.runs.job import intent_of
 
@@ -102,9 +103,15 @@ def plans_of(
 def _made_before(
     call: Call, store: Any, engine: Engine, targets: dict[str, Target]
 ) -> Planned | None:
-    """Plans of new arrays, if this call makes them, and its end was interrupted; else None."""
+    """Plans of new arrays, if this call makes them, and its end was interrupted; else None.
+
+    A `source_id` tells of a call that has made them before and returned, too.
+    """
     records = {name: record_of(target) for name, target in targets.items()}
     digests = {name: r.digest for name, r in records.items() if r is not None and r.makes_array}
+    if not digests and call.source_id is not None:
+        receipts = {name: read_receipt(target) for name, target in targets.items()}
+        digests = {name: r.digest for name, r in receipts.items() if r is not None}
     if not digests:
         return None
     made = planned(call, store, engine)

@@ -33,18 +33,26 @@ _HOW = {"algorithm": "bitround", "implementation": f"shardwrite version {__versi
 _PACKED = ("scale_factor", "add_offset")
 _FILLS = ("_FillValue", "missing_value")
 # Attributes that name variables of which CF wants every bit.
-_NAMING = ("bounds", "climatology", "cell_measures", "formula_terms")
+_NAMING = (
+    *("bounds", "climatology", "cell_measures", "formula_terms"),
+    *("coordinates", "grid_mapping"),
+)
 
 
 # ---- Values
 
 
 def bit_round(
-    values: npt.NDArray[Any], n_bits: int, fills: tuple[float, ...] = ()
+    values: npt.NDArray[Any],
+    n_bits: int,
+    fills: tuple[float, ...] = (),
+    stored: np.dtype[Any] | None = None,
 ) -> npt.NDArray[Any]:
     """Round values to so many explicit bits of the mantissa: to the nearest, ties to even.
 
-    NaN, infinities and the values in `fills` stay, and so does what would become infinite.
+    NaN, infinities and the values in `fills` stay, and so does what would become one of these.
+
+    - `stored`: dtype in which they are stored, and are one of `fills`; by default their own.
     """
     native = np.asarray(values).astype(values.dtype.newbyteorder("="), copy=False)
     n_dropped = np.finfo(native.dtype).nmant - n_bits
@@ -58,25 +66,31 @@ def bit_round(
         made += bits
         made &= ~number((1 << n_dropped) - 1)
         stays = ~(np.isfinite(native) & np.isfinite(made.view(native.dtype)))
+        stored = native.dtype if stored is None else stored
         for fill in fills:
-            stays |= native == native.dtype.type(fill)
+            for each in (native, made.view(native.dtype)):
+                stays |= each.astype(stored, copy=False) == stored.type(fill)
     return np.where(stays, native, made.view(native.dtype)).astype(values.dtype, copy=False)
 
 
 def rounded(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> xarray.Dataset:
     """The dataset with the values of some variables rounded; those of dask arrays by tasks.
 
-    - `encoding`: what a user asks for single variables.
+    - `encoding`: how single variables are stored, as a user asks for it, or a store has it.
     """
     for name, n_bits in keep_bits.items():
         variable = dataset.variables[name]
         told = (variable.attrs, variable.encoding, encoding.get(name, {}))
         fills = tuple(sorted({x for each in told for x in _fills(each)}))
+        asked = np.dtype(
+            next((t["dtype"] for t in reversed(told) if t.get("dtype")), variable.dtype)
+        )
+        how = n_bits, fills, asked if asked.kind == "f" else None
         data = variable.data
         if variable.chunks is None:
-            data = bit_round(np.asarray(data), n_bits, fills)
+            data = bit_round(np.asarray(data), *how)
         else:
-            data = data.map_blocks(bit_round, n_bits, fills, dtype=data.dtype, meta=data._meta)  # noqa: SLF001
+            data = data.map_blocks(bit_round, *how, dtype=data.dtype, meta=data._meta)  # noqa: SLF001
         dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
     return dataset
 
@@ -122,13 +136,11 @@ def _floats(dataset: xarray.Dataset) -> list[Hashable]:
 
 def _exact(dataset: xarray.Dataset) -> set[str]:
     """Names of variables that describe the grid, and are not rounded unless they are named."""
-    told = (
-        str(each.get(word, ""))
-        for v in dataset.variables.values()
-        for each in (v.attrs, v.encoding)
-        for word in _NAMING
-    )
-    return {word for text in told for word in text.split()}
+    told: list[Mapping[Any, Any]] = [dataset.attrs, dataset.encoding]
+    for variable in dataset.variables.values():
+        told += [variable.attrs, variable.encoding]
+    texts = (str(each.get(word, "")) for each in told for word in _NAMING)
+    return {word for text in texts for word in text.split()}
 
 
 def _refuse_name(dataset: xarray.Dataset, name: Any, label: str) -> None:
@@ -176,9 +188,13 @@ def described(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> x
     container = next(
         name
         for name in names
-        if name not in dataset.variables or dataset.variables[name].attrs == _HOW
+        if name not in dataset.dims
+        and (name not in dataset.variables or dataset.variables[name].attrs == _HOW)
     )
-    new = dataset.assign({container: ((), np.int8(0), dict(_HOW))})
+    others = [name for name in dataset.data_vars if name != container]
+    # A dataset of one variable may be opened as a DataArray.
+    assign = dataset.assign_coords if len(others) == 1 else dataset.assign
+    new = assign({container: ((), np.int8(0), dict(_HOW))})
     for name, n_bits in keep_bits.items():
         variable = dataset.variables[name]
         _refuse_packed(variable, encoding.get(name, variable.encoding), str(name), n_bits)

@@ -45,7 +45,12 @@ def overlap(
     if not _can_be_compared(new):
         return None
     old = read(new, False)
-    if not (_can_be_compared(old) and _are_sorted(old)) or _are_sorted(old.append(new)):
+    new = _as_stored(new, old.dtype)
+    if not (_can_be_compared(old) and _are_sorted(old)):
+        return None
+    both = old.append(new)
+    # Of two steps that go down, only times cannot be meant.
+    if _are_sorted(both) and not (len(old) == 1 and _are_times(both) and new[0] < old[0]):
         return None
     n = len(new)
     are_last = n <= length and bool(read(new, True)[length - n :].equals(new))
@@ -57,6 +62,22 @@ def overlap(
         remedy='append only steps that follow; write steps that are there with region="auto"',
     )
     return Overlap(length, n, are_last, error)
+
+
+def _as_stored(steps: Index, dtype: Any) -> Index:
+    """Numbers as a store of another dtype has them."""
+    if steps.dtype == dtype or steps.dtype.kind not in "iuf" or dtype.kind not in "iuf":
+        return steps
+    values = steps.to_numpy()
+    if steps.dtype.kind == "f" and dtype.kind in "iu":
+        values = values.round()
+    return type(steps)(values.astype(dtype))
+
+
+def _are_times(steps: Index) -> bool:
+    import xarray
+
+    return steps.dtype.kind == "M" or isinstance(steps, xarray.CFTimeIndex)
 
 
 def _can_be_compared(steps: Index) -> bool:

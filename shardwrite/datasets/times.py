@@ -42,27 +42,60 @@ def are_lazy_times(variable: xarray.Variable) -> bool:
 def checked(
     dataset: xarray.Dataset, encodings: Mapping[Hashable, Mapping[str, Any]]
 ) -> xarray.Dataset:
-    """The dataset, whose lazy times raise an error that names them if they do not fit.
+    """The dataset, whose times raise an error that names them if they do not fit.
 
-    - `encodings`: ``units``, ``calendar`` and ``dtype`` of variables, as far as they are known.
+    Those of dask arrays raise it in tasks.
+
+    - `encodings`: ``units``, ``calendar``, ``dtype`` and ``_FillValue`` of variables, as far as
+      they are known.
     """
     for name, variable in dataset.variables.items():
         told = encodings.get(name, {})
-        is_known = told.get("units") is not None and told.get("dtype") is not None
-        if not is_known or not are_lazy_times(variable) or variable.dtype.kind == "O":
+        if told.get("units") is None or told.get("dtype") is None:
             continue
         wanted = {key: told[key] for key in (*_OF_TIMES, "dtype") if told.get(key) is not None}
+        if variable.dtype.kind in "mM" and variable.chunks is None:
+            _refuse_wrapped(variable.values, wanted, str(name), told.get("_FillValue") is not None)
+        if not are_lazy_times(variable):
+            continue
         data = variable.data
         data = data.map_blocks(_refuse, wanted, str(name), dtype=data.dtype, meta=data._meta)  # noqa: SLF001
         dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
     return dataset
 
 
+def _refuse_wrapped(
+    times: npt.NDArray[Any], wanted: Mapping[str, Any], name: str, has_fill: bool
+) -> None:
+    """Refuse times in memory that xarray would store as other ones, without an error."""
+    import xarray
+
+    dtype, is_missing = np.dtype(wanted["dtype"]), np.isnat(times)
+    if dtype.kind not in "iu" or dtype == np.int64:
+        return
+    if is_missing.any() and not has_fill:
+        raise SpecError(
+            f"the variable {name!r} has missing times, for which {dtype} has no value",
+            field="ds",
+            value=name,
+            remedy="give a _FillValue in encoding, or the dtype int64",
+        )
+    whole = xarray.Variable("t", times[~is_missing], {}, {**wanted, "dtype": np.dtype(np.int64)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that other units are chosen, which is refused elsewhere
+        made = xarray.conventions.encode_cf_variable(whole)
+    limits = np.iinfo(dtype)
+    is_same = have_same_units(made.attrs, wanted)
+    if is_same and ((made.values < limits.min) | (made.values > limits.max)).any():
+        raise _do_not_fit(name, dtype, f" of {wanted['units']!r}")
+
+
 def _refuse(block: npt.NDArray[Any], wanted: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     """Refuse a block of times that units and a dtype cannot hold."""
     import xarray
 
-    times = xarray.Variable("t", block[~np.isnat(block)], {}, dict(wanted))
+    is_missing = block == None if block.dtype.kind == "O" else np.isnat(block)  # noqa: E711 (by element)
+    times = xarray.Variable("t", block[~is_missing], {}, dict(wanted))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that other units are chosen, which is refused here

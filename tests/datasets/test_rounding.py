@@ -315,3 +315,56 @@ def test_the_same_call_is_the_same_run():
     plans = [one.shardwrite.plan(keep_bits=7).variables["t2m"] for one in ds]
     assert plans[0].identity == plans[1].identity
     assert plans[0].identity != ds[0].shardwrite.plan(keep_bits=6).variables["t2m"].identity
+
+
+FILLS = {
+    "rounded away from it": ("f4", [255.9, 1, 256], 5, {"_FillValue": 256.0}, [255.9, 1, np.nan]),
+    "stored in another dtype": (
+        "f8",
+        [1e20, 1.2],
+        3,
+        {"dtype": "f4", "_FillValue": np.float32(1e20)},
+        [np.nan, 1.25],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FILLS)
+@pytest.mark.parametrize("is_lazy", [True, False])
+def test_nothing_becomes_a_fill_value_or_leaves_it(tmp_path, case, is_lazy):
+    dtype, given, n_bits, encoding, wanted = FILLS[case]
+    values = np.array(given, dtype)
+    ds = xr.Dataset({"v": ("x", da.from_array(values) if is_lazy else values)})
+    ds.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=n_bits, encoding={"v": encoding})
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        np.testing.assert_array_equal(found["v"], np.array(wanted, found["v"].dtype))
+
+
+def test_an_append_leaves_the_fill_value_of_the_store(tmp_path):
+    how = {"append_dim": "x", "keep_bits": 4}
+    first = xr.Dataset({"v": ("x", np.array([np.nan, 1.2], "f4"))})
+    first.shardwrite.to_zarr(tmp_path / "x.zarr", encoding={"v": {"_FillValue": -999.0}}, **how)
+    more = xr.Dataset({"v": ("x", np.array([-999, 1.2], "f4"))})
+    more.shardwrite.to_zarr(tmp_path / "x.zarr", **how)
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        np.testing.assert_array_equal(found["v"], np.array([np.nan, 1.1875] * 2, "f4"))
+
+
+@pytest.mark.parametrize("where", ["attrs", "encoding"])
+def test_coordinates_that_only_an_attribute_names_are_not_rounded(tmp_path, where):
+    values = np.array([1.2345, 2.3456], "f4")
+    for told in (lambda ds: ds["v"], lambda ds: ds):
+        ds = xr.Dataset({"v": ("x", values), "lat": ("x", values)})
+        getattr(told(ds), where)["coordinates"] = "lat"
+        ds.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=4, mode="w")
+        stored = zarr.open_group(tmp_path / "x.zarr")
+        np.testing.assert_array_equal(stored["lat"][...], values)
+        np.testing.assert_array_equal(stored["v"][...], bit_round(values, 4))
+
+
+def test_one_variable_is_still_opened_as_an_array(tmp_path):
+    array = xr.DataArray(np.array([1.2, 3.4], "f4"), dims="quantization_info", name="v")
+    array.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=4)
+    with xr.open_dataarray(tmp_path / "x.zarr", engine="zarr") as found:
+        assert found.attrs["quantization"] == "quantization_info_1"
+        np.testing.assert_array_equal(found, np.array([1.1875, 3.375], "f4"))

@@ -289,3 +289,60 @@ def test_lazy_times_that_the_store_cannot_hold(tmp_path):
     with xr.open_zarr(root, decode_timedelta=True) as found:
         xr.testing.assert_equal(found.load(), lazy(0, 20).compute())
     assert zarr.open_array(root / "when").shape == (20,)
+
+
+@pytest.mark.parametrize(
+    ("stored", "more"),
+    [
+        (np.array([0.5, 0.6, 0.7], "f4"), [0.7, 0.8]),  # 0.7 is another number as f8
+        (np.array([1, 2, 3]), [3.5, 4.5]),  # both are stored as 4
+    ],
+)
+def test_steps_are_compared_as_they_are_stored(tmp_path, stored, more):
+    def of(x):
+        return xr.Dataset({"v": ("x", np.zeros(len(x)))}, {"x": x})
+
+    of(stored).shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="x")
+    with pytest.raises(SpecError, match="would go back or repeat"):
+        of(np.array(more)).shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="x")
+    follow = np.array(more) + 1
+    of(follow).shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="x")
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        assert found.sizes["x"] == len(stored) + 2
+
+
+def test_one_time_is_not_followed_by_an_earlier_one(tmp_path):
+    steps(5, 6).shardwrite.to_zarr(tmp_path / "x.zarr", encoding=UNITS, **HOW)
+    no_follow(tmp_path / "x.zarr", steps(4, 5))
+    steps(6, 7).shardwrite.to_zarr(tmp_path / "x.zarr", **HOW)
+    check(tmp_path / "x.zarr", steps(5, 7))
+
+
+def test_the_call_that_made_the_store_adds_nothing_twice(tmp_path):
+    """A name of its source tells it, where there are no steps."""
+
+    def night(n):
+        ds = xr.Dataset({"v": ("x", np.arange(3.0) + 10 * n)})
+        ds.shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="x", source_id=f"night {n}")
+
+    for n in (1, 1, 2, 2, 1, 3, 1):
+        night(n)
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        assert found["v"].values.tolist() == [10, 11, 12, 20, 21, 22, 30, 31, 32]
+
+
+@pytest.mark.parametrize("is_append", [True, False])
+def test_times_in_memory_that_units_cannot_hold(tmp_path, is_append):
+    how = {"encoding": {"t": {"units": "minutes since 2000-01-01", "dtype": "i2"}}}
+    late = np.array(["2000-01-03", "2200-01-01"], "M8[ns]")
+    missing = np.array(["2000-01-03", "NaT"], "M8[ns]")
+    if is_append:
+        good = xr.Dataset({"t": ("x", HOURS[:2])})
+        good.shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="x", **how)
+        how = {"append_dim": "x"}
+    for times, told in ((late, "int16 of 'minutes"), (missing, "missing times, for which int16")):
+        with pytest.raises(SpecError, match=f"'t'.*{told}"):
+            xr.Dataset({"t": ("x", times)}).shardwrite.to_zarr(tmp_path / "x.zarr", **how)
+    xr.Dataset({"t": ("x", HOURS[2:4])}).shardwrite.to_zarr(tmp_path / "x.zarr", **how)
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        np.testing.assert_array_equal(found["t"], HOURS[:4] if is_append else HOURS[2:4])
