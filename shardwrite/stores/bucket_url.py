@@ -413,5 +413,6 @@ def _refused(why: str, names: list[str]) -> SpecError:
         field="storage_options",
         value=names,  # the values may be credentials
         remedy="give options of obstore's S3Store, GCSStore or AzureStore, such as endpoint, "
-        "region, access_key_id and secret_access_key",
+        "region, access_key_id and secret_access_key; for a web server, client_options (such as "
+        "default_headers) and retry_config",
     )
