@@ -339,7 +339,7 @@ class ShardedArray:
                 read(index)
             return out
         found = list(indices)
-        step = ceil_div(len(found), _MOST_BATCHES)
+        step = max(1, ceil_div(len(found), _MOST_BATCHES))
         batches = [found[first : first + step] for first in range(0, len(found), step)]
         is_over = threading.Event()
         for _ in in_threads(self._settled(read, is_over), batches, threads, is_over):
@@ -431,7 +431,9 @@ class ShardedArray:
         cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
         whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
-        whole = whole and not reader.is_distant  # from which `gather` reads large pieces
+        whole = whole and not getattr(
+            reader, "is_distant", False
+        )  # from which `gather` reads large pieces
         shard = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
         is_empty = shard.index.is_empty[ranks]
