@@ -72,7 +72,7 @@ def _enlarged() -> npt.NDArray[Any]:
 @json_option
 @command
 def demo(directory: str, workers: int, dry_run: bool, as_json: bool) -> None:
-    """Write a real MRI scan, kill that half way, go on, check the array and show it.
+    """Write an MRI scan, kill that half way, go on, check and show the array.
 
     The scan comes with the package nibabel. The demo repeats each voxel, so that there are 255 MB.
     Each step is a command that you can run yourself. In the end, zarr-python reads the array.

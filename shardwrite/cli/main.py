@@ -108,7 +108,7 @@ for _command in (
     LateCommand(
         "demo",
         "demo:demo",
-        help="Write a real MRI scan, kill that half way, go on, check the array and show it.",
+        help="Write an MRI scan, kill that half way, go on, check and show the array.",
     ),
     LateCommand(
         "download",

@@ -430,10 +430,9 @@ class ShardedArray:
         last = tuple(ceil_div(b, c) for b, c in zip(inside.stop, grid.chunks, strict=True))
         cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
-        whole = whole and not getattr(
-            reader, "is_distant", False
-        )  # from which `gather` reads large pieces
+        is_near = not getattr(reader, "is_distant", False)  # else `gather` reads large pieces
+        is_most = cells.size >= _WHOLE_SHARE * n_inside
+        whole = is_near and is_most and reader.nbytes <= self._most_at_once
         shard = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
         is_empty = shard.index.is_empty[ranks]

@@ -46,7 +46,7 @@ CAUGHT_BY = {
         "tests/buckets/test_state.py::test_a_process_that_was_frozen_before_its_state_was_there[False-w-]"
     ),
     "removed-by-path": "tests/journal/test_changes_in_place.py::test_a_shard_is_erased_by_its_own_run_alone",
-    "empty-taken-for-lost": "tests/operations/test_bad_input.py::test_a_faulty_block",
+    "empty-taken-for-lost": "tests/runs/test_made_again.py::test_an_update_is_made_again_after_a_repair",
     "check-of-other-bytes-believed": "tests/operations/test_parts.py::test_a_shard_that_was_written_again_is_checked_again",
     "journal-trusted-by-finalize": "tests/operations/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
     "plan-of-this-machine": "tests/operations/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
@@ -118,22 +118,9 @@ LATE = {
 effects the first process and the second stand, whatever they do before."""
 
 
-# The default suite leaves these tests, or these cases of them, out.
-IN_THE_LONG_TIER = {
-    "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing[stream]",
-    "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing[write]",
-    "tests/faults/test_other_users.py::test_commands_that_look_change_nothing[owner]",
-    "tests/faults/test_other_users.py::test_state_planted_in_a_sticky_directory_is_reported_and_never_followed[taken]",
-    "tests/faults/test_redone.py::test_one_group_of_729_shards",
-    "tests/faults/test_system_calls.py::test_a_failed_sync_is_not_called_again",
-    "tests/slurm/test_listening.py::test_inside_an_allocation",
-}
-
-
 def test_every_patch_is_listed():
     assert {patch.stem for patch in BUGS.glob("*.patch")} == set(CAUGHT_BY)
     assert {*FROZEN, *LATE} <= set(CAUGHT_BY)
-    assert set(CAUGHT_BY.values()) >= IN_THE_LONG_TIER
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +152,7 @@ def with_bug(root, bug):
 
 def run(root, *tests):
     """Exit code of pytest, 0 passed, 1 failed; and what it printed."""
-    tier = "long" if IN_THE_LONG_TIER.issuperset(tests) else "not long"
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", tier]
+    options = ["-q", "-x", "-p", "no:cacheprovider"]
     code, text = forked.run_pytest(root, [*options, *(f"{root}/{test}" for test in tests)])
     assert code in (0, 1), text[-4000:]
     return code, text
@@ -197,9 +183,8 @@ def test_without_a_bug_the_tests_pass(copy):
     """One of each file whose bugs are tried: a copy of the package only lies elsewhere."""
     caught = sorted((CAUGHT_BY[bug] for bug in SEEDED), reverse=True)
     tests = {test.partition("::")[0]: test for test in caught}
-    for chosen in (set(tests.values()) - IN_THE_LONG_TIER, set(tests.values()) & IN_THE_LONG_TIER):
-        code, text = run(copy, *sorted(chosen))
-        assert code == 0, text[-2000:]
+    code, text = run(copy, *sorted(tests.values()))
+    assert code == 0, text[-2000:]
 
 
 @needs_patch
