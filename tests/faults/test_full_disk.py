@@ -33,6 +33,7 @@ def run(tmp_path, filesystem, n_cases, **how):
     return found
 
 
+@pytest.mark.long
 def test_the_disk_becomes_full_under_every_sixth_operation(tmp_path):
     kinds = full_disk.KINDS[1::6]
     assert run(tmp_path, "tmpfs", len(kinds), seed=1, kinds=kinds)["raised"] >= len(kinds) // 3

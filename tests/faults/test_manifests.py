@@ -35,6 +35,7 @@ def run(tmp_path, *arguments, script=SCRIPT):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", some(OPERATIONS, "append in place"))
 def test_the_list_never_lacks_a_chunk(tmp_path, operation):
     """Before some effects, and before the last ones, in which the list becomes exact.

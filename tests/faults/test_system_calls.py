@@ -28,6 +28,7 @@ def run(shim, tmp_path, script, *arguments):
     return summary
 
 
+@pytest.mark.long
 def test_a_sample_of_failing_calls(shim, tmp_path):
     few = ["--share", "0.05", "--every", "36"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "3")

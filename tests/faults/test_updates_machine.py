@@ -327,6 +327,7 @@ def run(machine, n_runs, n_steps):
         )
 
 
+@pytest.mark.long
 def test_any_sequence_of_updates():
     run(Updates, 2, 15)
 
