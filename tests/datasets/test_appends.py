@@ -553,6 +553,7 @@ def test_some_kills_before_effects(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("words", [(), ("--twice", 61), ("--in-place",)])
 def test_kills_before_many_effects(tmp_path, words):

@@ -61,6 +61,7 @@ def test_the_same_call_again_leaves_nothing(tmp_path, operation):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("half", range(2))
 def test_every_operation(tmp_path, half):

@@ -21,6 +21,7 @@ def test_kills_of_a_hierarchy(kind):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", hierarchies.KINDS)
 def test_many_kills_of_a_hierarchy(kind):
     found = hierarchies.kill_many(kind, n_arrays=9, n_kills=9, seed=2)

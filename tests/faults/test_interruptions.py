@@ -70,6 +70,7 @@ def test_power_cuts_under_conversions(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("fault", "filesystem"), [("cut", "ext4"), ("cut", "xfs"), ("kill", "ext4")]

@@ -47,7 +47,9 @@ def test_the_list_never_lacks_a_chunk(tmp_path, operation):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2, 3))]
+)
 def test_effects_of_every_operation(tmp_path, share):
     """Before some effects of each, in four shares; the campaign takes every effect."""
     names = [

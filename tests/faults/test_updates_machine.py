@@ -333,6 +333,7 @@ def test_any_sequence_of_updates():
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(2))
 def test_many_sequences_of_updates(part):
