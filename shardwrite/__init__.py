@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite import errors
 from shardwrite._lazy import LateMethod, attach, when_imported
-from shardwrite._version import __version__
 from shardwrite.config.table import Setting as _Setting
 from shardwrite.config.table import as_tree as _as_tree
 from shardwrite.config.table import use as _use
@@ -56,6 +55,7 @@ for _kind, _name, _place in (
     _register(_kind, _name, f"{__name__}.{_place}")
 
 if TYPE_CHECKING:
+    from shardwrite._version import __version__
     from shardwrite.convert.convert import (
         plan_reshard,
         reshard,
@@ -107,6 +107,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite._version": ("__version__",),
             "shardwrite.hdf5.strategy": ("Hdf5",),
             "shardwrite.volumes.sharding": ("ShardingParameters",),
             "shardwrite.format.strategies": ("register_strategy", "AppendOnly", "FixedOrder"),

@@ -26,11 +26,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
+import commits
 import preloaded
 
 HERE = Path(__file__).parent
@@ -548,18 +549,9 @@ def run(minutes: float, pattern: str) -> None:
             print(f"{row.name}: {json.dumps(asdict(numbers))}", flush=True)
 
 
-@cache
 def n_changes(commit: str) -> int | None:
-    """How many changes of the package came after a commit; None if the commit is not here.
-
-    It is not here in a clone that has the last commits only.
-    """
-    command = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", "../../shardwrite"]
-    try:
-        done = subprocess.run(command, cwd=HERE, check=False, capture_output=True, text=True)
-    except FileNotFoundError:  # no git
-        return None
-    return int(done.stdout) if done.returncode == 0 else None
+    """How many changes of the package came after a commit; None if the commit is not here."""
+    return commits.n_changes(commit, "shardwrite")
 
 
 def bound(row: Row, results: list[dict[str, Any]], of: list[Numbers]) -> str:
