@@ -324,7 +324,7 @@ def _values(
         yield Values(
             name,
             tuple(map(str, dims)),
-            as_declared(values, node.dataset.variables[name], name),
+            as_declared(values, node.dataset.variables[name]),
             made.regions[name],
             dims.index(append_dim) if append_dim in dims else None,
             parse_metadata(json.dumps(document)).is_sharded,

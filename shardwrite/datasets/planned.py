@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +20,9 @@ from shardwrite.datasets.existing import Changes, Values, ValuesOfNode, values_i
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.engines.local import Engine
-from shardwrite.errors import PlanError, SpecError, printable
+from shardwrite.errors import JournalError, PlanError, SpecError, printable
 from shardwrite.format.strategies import FixedOrder
+from shardwrite.journal.begin import is_complete
 from shardwrite.journal.neighbours import unfinished, unfinished_updates
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
@@ -173,8 +174,7 @@ def planned_into(
         if starts.get(variable.path, first) != first:
             again = _into(call, targets, values, engine, first)
             if again.target is None or not was_left(again.target, again.plan):
-                updates = (run for name in starts for run in unfinished_updates(targets[name]))
-                raise next(map(unfinished, updates), _of_other_lengths(starts, changes))
+                raise _unless_unfinished(targets, starts, _of_other_lengths(starts, changes))
             variables[n] = again
     if made.overlap is not None and first >= made.overlap.length:
         variables = _appended_before(call, targets, made, variables, engine)
@@ -206,8 +206,16 @@ def _appended_before(
         and not str(each.plan.identity.source).startswith(BY_CHUNKS)
         for each in appends
     ):
-        raise wrong.error
+        raise _unless_unfinished(targets, [each.path for each in appends], wrong.error)
     return again
+
+
+def _unless_unfinished(
+    targets: Mapping[str, Target], names: Iterable[str], error: SpecError
+) -> SpecError | JournalError:
+    """The error of an update of some arrays that has not ended; if there is none, another one."""
+    runs = (run for name in names for run in unfinished_updates(targets[name]))
+    return next((unfinished(run) for run in runs if not is_complete(run, looking=True)), error)
 
 
 def _into(

@@ -30,6 +30,7 @@ from shardwrite.datasets.existing import Changes
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.modes import plans_of
 from shardwrite.datasets.planned import DatasetPlan, Planned, in_group, shown, store_of
+from shardwrite.datasets.rounding import N_BITS, other_rounding
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
@@ -186,12 +187,25 @@ def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
                 remedy="give another path or group, or remove it yourself",
             )
         return
-    if not all(job.target.place.kind() == "array" for job in jobs):
+    there = [job for job in jobs if job.target.place.kind() == "array"]
+    for job in there:
+        _refuse_other_rounding(job, job.target.place.name_in(groups.place))
+    if len(there) < len(jobs):
         raise _refused("a group exists there", groups.place)
     for place, document in groups.by_path.values():
         there = document_if_there(place)
         if there is not None and attributes_of(there) != attributes_of(document):
             raise _refused("a group with other attributes exists there", place)
+
+
+def _refuse_other_rounding(job: Job, name: str) -> None:
+    """Refuse an array that exists and differs in the bits that are kept."""
+    documents = (job.target.document_if_there, job.plan.metadata.document)
+    there, own = (attributes_of(document or {}).get(N_BITS) for document in documents)
+    if there != own:
+        # With mode="w", what describes the rounding would be left there.
+        otherwise = "another path or group" if own is None else 'mode="w" to replace all arrays'
+        raise other_rounding(name, there, own, f"; or give {otherwise}")
 
 
 def _refused(why: str, place: Place) -> SpecError:

@@ -35,7 +35,7 @@ from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove
 from shardwrite.journal.takeover import TAKEN, cancel_begin, discard_run, refuse_consuming
 from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.plan.identity import Bounds, Identity, ShardWindow
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
 
 _MAX_TRIES = 3
@@ -392,10 +392,10 @@ def unfinished_updates(target: Target) -> Iterator[RunDirectory]:
             yield run
 
 
-def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
-    """Region of an append of the same source that has not ended, or whose end was interrupted.
+def unfinished_append(target: Target, source: str, axis: int) -> RunDirectory | None:
+    """An append of the same source that has not ended, or whose end was interrupted.
 
-    - Returns: start and stop along each axis, in elements, or None where there is no such append.
+    - Returns: the run, which has a region, or None where there is no such append.
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for run in unfinished_updates(target):
@@ -403,5 +403,5 @@ def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
             continue
         identity = run.record.identity
         if identity.append_axis == axis and identity.source == source:
-            return identity.region
+            return run
     return None

@@ -8,7 +8,6 @@ import itertools
 import logging
 import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +50,7 @@ from shardwrite.place.target import (
     ways_to,
 )
 from shardwrite.plan.plan import Part, Plan
-from shardwrite.runs.array_plan import BY_CHUNKS, waiting
+from shardwrite.runs.array_plan import waiting, warn_of_unnamed
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
@@ -228,14 +227,10 @@ def _tell_source(session: Session) -> None:
     plan = session.job.plan
     if plan.staged_with is not None:
         return  # `runs.staged` does so, with its own remedy
-    if session.n_resumed and plan.source.identity.startswith(BY_CHUNKS):
-        warnings.warn(
-            f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
-            "interrupted run. Nothing names its source but dtype and chunks, which are the same: "
-            "if the data are others now, start over with restart=True. source_id= tells sources "
-            "apart",
-            UserWarning,
-            stacklevel=2,
+    if session.n_resumed:
+        kept = f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
+        warn_of_unnamed(
+            plan.source.identity, kept + "interrupted run", "start over with restart=True"
         )
 
 
