@@ -298,13 +298,15 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     ((1000, 1000), 4)
     """
     store = store_of(call.store, call.storage_options)
-    made, _ = plans_of(call, store, active_engine())
-    return DatasetPlan(
-        variables={
-            each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
-            for each in made.variables
-        }
-    )
+    with plans_of(call, store, active_engine()) as (made, _):
+        return DatasetPlan(
+            variables={
+                each.path: each.plan
+                if each.target is None
+                else with_traffic(each.plan, each.target)
+                for each in made.variables
+            }
+        )
 
 
 if TYPE_CHECKING:
@@ -376,21 +378,21 @@ def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     """Do what `write_dataset` does."""
     start = time.perf_counter()
     engine, store = active_engine(), store_of(call.store, call.storage_options)
-    made, changes = plans_of(call, store, engine, settles=True)
-    groups = _groups_of(call, store, made)
-    if changes is None:
-        jobs: Sequence[Job] = _new_arrays(call, groups, made)
-        attributes = call.mode == "w"
-    else:
-        jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
-    finish = partial(_finished, groups, attributes, call.durability)
-    if not call.compute:
-        from shardwrite.runs.delayed import as_delayed  # compute=False
+    with plans_of(call, store, engine, settles=True) as (made, changes):
+        groups = _groups_of(call, store, made)
+        if changes is None:
+            jobs: Sequence[Job] = _new_arrays(call, groups, made)
+            attributes = call.mode == "w"
+        else:
+            jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
+        finish = partial(_finished, groups, attributes, call.durability)
+        if not call.compute:
+            from shardwrite.runs.delayed import as_delayed  # compute=False
 
-        later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
-        return later
-    results = execute_staged(jobs, engine, call.progress) if jobs else []
-    return finish(results, time.perf_counter() - start)
+            later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
+            return later
+        results = execute_staged(jobs, engine, call.progress) if jobs else []
+        return finish(results, time.perf_counter() - start)
 
 
 def _groups_of(call: WriteDatasetArguments, store: Any, made: Planned) -> _Groups:

@@ -279,9 +279,9 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
     for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
-        home = job.target.home if job.makes_array or _is_together(job) else None
+        home = job.target.home if job.makes_array or job.is_together else None
         is_alone = home is None or not can_be_made(home)
-        if is_alone and _is_together(job) and job.plan.append_axis is not None and len(jobs) > 1:
+        if is_alone and job.is_together and job.plan.append_axis is not None and len(jobs) > 1:
             raise _no_common_run(job)
         how = way, job.options.restart, job.durability, job.makes_array
         key = job.target if is_alone else (home, how)
@@ -289,22 +289,14 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(runs.values())
 
 
-def _is_together(job: Job) -> bool:
-    """Whether an update is one run with others; those that keep their values have runs apart."""
-    return job.options.together and job.plan.staged_with is None
-
-
 def _no_common_run(job: Job) -> SpecError:
     """Error of appends that could only have runs apart, one of which may end without the others."""
-    in_store = job.target.in_store
     return SpecError(
         "an append to several arrays is one run, whose state needs a directory beside the root of "
         "their store",
-        field="run_dir" if in_store else "store",
-        value=None if in_store else job.target.label,
-        remedy="give a directory that all processes of the run see"
-        if in_store
-        else "ask for the right to write there",
+        field="store",
+        value=job.target.label,
+        remedy="ask for the right to write there",
     )
 
 

@@ -311,9 +311,6 @@ def test_an_append_and_a_region_are_not_one_call(both):
         part(0, 2).shardwrite.to_zarr(both.ours, mode="x")
     with pytest.raises(SpecError, match=r"store=None.*the arrays in it decide"):
         steps(10, 12).shardwrite.plan(append_dim="time")
-    tree = xr.DataTree.from_dict({"/a": steps(10, 12)})
-    with pytest.raises(SpecError, match="a tree is not written into arrays"):
-        tree.shardwrite.to_zarr(both.ours, append_dim="time")
 
 
 def test_what_it_reads_of_the_store_is_kept_first(both):
