@@ -30,6 +30,7 @@ from shardwrite.datasets.existing import Changes
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.modes import plans_of
 from shardwrite.datasets.planned import DatasetPlan, Planned, in_group, shown, store_of
+from shardwrite.datasets.rounding import N_BITS, other_rounding
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
@@ -186,12 +187,25 @@ def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
                 remedy="give another path or group, or remove it yourself",
             )
         return
-    if not all(job.target.place.kind() == "array" for job in jobs):
+    there = [job for job in jobs if job.target.place.kind() == "array"]
+    for job in there:
+        _refuse_other_rounding(job, job.target.place.name_in(groups.place))
+    if len(there) < len(jobs):
         raise _refused("a group exists there", groups.place)
     for place, document in groups.by_path.values():
         there = document_if_there(place)
         if there is not None and attributes_of(there) != attributes_of(document):
             raise _refused("a group with other attributes exists there", place)
+
+
+def _refuse_other_rounding(job: Job, name: str) -> None:
+    """Refuse an array that exists and differs in the bits that are kept."""
+    documents = (job.target.document_if_there, job.plan.metadata.document)
+    there, own = (attributes_of(document or {}).get(N_BITS) for document in documents)
+    if there != own:
+        # With mode="w", what describes the rounding would be left there.
+        otherwise = "another path or group" if own is None else 'mode="w" to replace all arrays'
+        raise other_rounding(name, there, own, f"; or give {otherwise}")
 
 
 def _refused(why: str, place: Place) -> SpecError:
@@ -284,13 +298,15 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     ((1000, 1000), 4)
     """
     store = store_of(call.store, call.storage_options)
-    made, _ = plans_of(call, store, active_engine())
-    return DatasetPlan(
-        variables={
-            each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
-            for each in made.variables
-        }
-    )
+    with plans_of(call, store, active_engine()) as (made, _):
+        return DatasetPlan(
+            variables={
+                each.path: each.plan
+                if each.target is None
+                else with_traffic(each.plan, each.target)
+                for each in made.variables
+            }
+        )
 
 
 if TYPE_CHECKING:
@@ -362,21 +378,21 @@ def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     """Do what `write_dataset` does."""
     start = time.perf_counter()
     engine, store = active_engine(), store_of(call.store, call.storage_options)
-    made, changes = plans_of(call, store, engine, settles=True)
-    groups = _groups_of(call, store, made)
-    if changes is None:
-        jobs: Sequence[Job] = _new_arrays(call, groups, made)
-        attributes = call.mode == "w"
-    else:
-        jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
-    finish = partial(_finished, groups, attributes, call.durability)
-    if not call.compute:
-        from shardwrite.runs.delayed import as_delayed  # compute=False
+    with plans_of(call, store, engine, settles=True) as (made, changes):
+        groups = _groups_of(call, store, made)
+        if changes is None:
+            jobs: Sequence[Job] = _new_arrays(call, groups, made)
+            attributes = call.mode == "w"
+        else:
+            jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
+        finish = partial(_finished, groups, attributes, call.durability)
+        if not call.compute:
+            from shardwrite.runs.delayed import as_delayed  # compute=False
 
-        later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
-        return later
-    results = execute_staged(jobs, engine, call.progress) if jobs else []
-    return finish(results, time.perf_counter() - start)
+            later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
+            return later
+        results = execute_staged(jobs, engine, call.progress) if jobs else []
+        return finish(results, time.perf_counter() - start)
 
 
 def _groups_of(call: WriteDatasetArguments, store: Any, made: Planned) -> _Groups:

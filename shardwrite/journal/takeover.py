@@ -523,7 +523,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                 os.rename(over.shared, ended.shared)
                 over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
         for one in outputs:
-            if one.makes_array and one.number in left:
+            if one.is_marked and one.number in left:
                 if one.record.aside and not own_journals:
                     _list_again(one)
                 one.target.place.remove_mark(one)

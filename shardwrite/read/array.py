@@ -571,7 +571,8 @@ def is_being_made(place: Place) -> bool:
     """Whether a run that has not ended is to make an array at a place."""
     if isinstance(place, Directory):
         return is_file(place.beside / "plan.json")
-    return place.unknown_run() is not None
+    unknown = place.unknown_run()
+    return unknown is not None and unknown.makes_array
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:

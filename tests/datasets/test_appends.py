@@ -317,9 +317,6 @@ def test_an_append_and_a_region_are_not_one_call(both):
         part(0, 2).shardwrite.to_zarr(both.ours, mode="x")
     with pytest.raises(SpecError, match=r"store=None.*the arrays in it decide"):
         steps(10, 12).shardwrite.plan(append_dim="time")
-    tree = xr.DataTree.from_dict({"/a": steps(10, 12)})
-    with pytest.raises(SpecError, match="a tree is not written into arrays"):
-        tree.shardwrite.to_zarr(both.ours, append_dim="time")
 
 
 def test_what_it_reads_of_the_store_is_kept_first(both):
@@ -416,10 +413,10 @@ def test_whatever_document_it_dies_before(tmp_path, is_given_up):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old.zarr", "x.zarr"]
 
 
-def grown(root, n_changed):
+def grown(root, n_changed, **how):
     """An append that dies once so many arrays have their new length, or the root lists them."""
     with killed.documents_written(n_changed, "zarr.json"), pytest.raises(Killed):
-        steps(10, 15).shardwrite.to_zarr(root, append_dim="time")
+        steps(10, 15).shardwrite.to_zarr(root, append_dim="time", **how)
 
 
 @pytest.mark.parametrize("n_changed", [2, 6])
@@ -443,6 +440,21 @@ def test_another_append_is_told_of_one_that_has_changed_some_lengths(both):
     shardwrite.abandon(both.ours)
     steps(10, 12).shardwrite.to_zarr(both.ours, append_dim="time")
     check(both.ours, steps(0, 12))
+
+
+@pytest.mark.parametrize("n_changed", [0, 2, 6])
+@pytest.mark.parametrize("stop", [12, 17])
+@pytest.mark.parametrize("how", [{}, {"source_id": "night"}])
+def test_an_append_of_another_length_is_told_of_one_that_has_not_ended(both, n_changed, stop, how):
+    """Also if it has the name of that one, or that one has changed all lengths."""
+    grown(both.ours, n_changed, **how)
+    with pytest.raises(JournalError, match=r"has not ended.*abandon"):
+        steps(10, stop).shardwrite.to_zarr(both.ours, append_dim="time", **how)
+    steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time", **how)
+    check(both.ours, steps(0, 15))
+    told = "was made before, of shape|would go back or repeat"
+    with pytest.raises(SpecError, match=told):
+        steps(10, stop).shardwrite.to_zarr(both.ours, append_dim="time", **how)
 
 
 @pytest.mark.long

@@ -311,6 +311,28 @@ def test_another_number_of_bits_is_another_run(tmp_path, how):
     check_rounded(root, fields(), dict.fromkeys(["t2m", "rain", "eager"], 7))
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "remedy"),
+    [
+        (
+            {"keep_bits": 7},
+            {"keep_bits": 6},
+            r"keep_bits=6: .*rounded to 7 bits.*give \{'\w+': 7\}",
+        ),
+        ({"keep_bits": 7}, {}, r"keep_bits=None: .*rounded to 7 bits.*give \{'\w+': 7\}"),
+        ({}, {"keep_bits": 7}, r"keep_bits=7: .*is not rounded.*leave it out"),
+    ],
+)
+def test_a_store_of_other_bits_is_refused_by_their_name(tmp_path, first, then, remedy):
+    root = tmp_path / "x.zarr"
+    fields().shardwrite.to_zarr(root, **first)
+    other = {"mode": "w"} if then else {"group": "other"}
+    told = 'mode="w"' if then else "another path or group"
+    with pytest.raises(SpecError, match=f"{remedy}; or give {told}"):
+        fields().shardwrite.to_zarr(root, **then)
+    fields().shardwrite.to_zarr(root, **other, **then)
+
+
 def test_the_same_call_is_the_same_run():
     """The names of tasks tell which source it is; see the keyword `source_id`."""
     ds = [fields(_FillValue=np.float32(1e20), missing_value=np.float32(1e20)) for _ in range(2)]
