@@ -126,27 +126,44 @@ class ShardReader:
         found: list[int] = ranks.tolist()
         return found
 
+    def span_of(self, rank: int) -> tuple[int, int] | None:
+        """Offset and size of an inner chunk in the shard; None if it is empty.
+
+        - Raises CorruptShardError if it takes more bytes than the metadata allow.
+        """
+        if self.index.is_empty[rank]:
+            return None
+        offset, nbytes = (int(v) for v in self.index.table[rank])
+        most = self.metadata.pipeline.most_encoded_nbytes
+        if nbytes > most:
+            error = CorruptShardError(f"takes {nbytes} bytes where at most {most} can be")
+            raise self._located(error, rank)
+        return offset, nbytes
+
+    def encoded(self, rank: int) -> Buffer | None:
+        """Bytes of an inner chunk as they are stored; None if it is empty. See `span_of`."""
+        span = self.span_of(rank)
+        return None if span is None else self.source.read(*span)
+
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """Decode the inner chunk with a row-major rank; None if it is empty.
 
         - Raises CorruptShardError if the inner chunk takes more bytes than the metadata allow, or
           cannot be decoded. The error names the shard and the inner chunk.
         """
-        if self.index.is_empty[rank]:
+        encoded = self.encoded(rank)
+        if encoded is None:
             return None
-        offset, nbytes = (int(v) for v in self.index.table[rank])
-        most = self.metadata.pipeline.most_encoded_nbytes
         try:
-            if nbytes > most:
-                raise CorruptShardError(  # noqa: TRY301
-                    f"takes {nbytes} bytes where at most {most} can be"
-                )
-            return decode_tile(self.metadata, self.key, rank, self.source.read(offset, nbytes))
+            return decode_tile(self.metadata, self.key, rank, encoded)
         except CorruptShardError as error:
-            position = unravel(rank, self.metadata.grid.chunks_per_shard)
-            raise error.located(
-                key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes
-            ) from error
+            raise self._located(error, rank) from error
+
+    def _located(self, error: CorruptShardError, rank: int) -> CorruptShardError:
+        """An error that names the shard and an inner chunk."""
+        offset, nbytes = (int(v) for v in self.index.table[rank])
+        position = unravel(rank, self.metadata.grid.chunks_per_shard)
+        return error.located(key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes)
 
 
 # ---- Search in a torn shard

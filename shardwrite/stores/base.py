@@ -539,6 +539,14 @@ class Store(Protocol):
         """URL of the objects, without credentials, if they have one."""
         return None
 
+    def url_of(self, key: str) -> str | None:
+        """URL of an object, without credentials; None if others cannot find it by one."""
+        if self.url is not None:
+            return f"{self.url.rstrip('/')}/{key}"
+        root = None if self.is_in_file else self.local_root
+        prefix = getattr(self, "prefix", "")
+        return None if root is None else Path(os.path.abspath(root / f"{prefix}{key}")).as_uri()
+
     @property
     def put_limit(self) -> int | None:
         """Size in bytes of the largest object that can be put; None if there is no limit."""
