@@ -52,7 +52,7 @@ def bars(
     is_log : bool
         Whether lengths are those of logarithms: ten times as much is so many pixels more, wherever it begins.
     """
-    all_values = [value for own in values.values() for value in own.values() if value > 0]
+    all_values = [value for own in values.values() for value in own.values() if value > 0] or [1.0]
     low, high = min(all_values), max(all_values)
     first = 10 ** math.floor(math.log10(low) - 0.01)
 

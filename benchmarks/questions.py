@@ -101,13 +101,13 @@ MEASUREMENTS = {
         ("benchmarks.codecs --dir MEMORY/sources",),
         "table 2 1",
         ("codecs",),
-        ("benchmarks.codecs --mbytes 1 --repeats 1 --sides 32",),
+        ("benchmarks.codecs --mbytes 1 --repeats 1 --sides 64,16",),
     ),
     "update": Measurement(
         ("benchmarks.update --repeats 3 --dir MEMORY",),
         "table 0 1",
         ("format", "journal", "runs", "stores", "write"),
-        ("benchmarks.update --repeats 1 --side 32 --dir MEMORY",),
+        ("benchmarks.update --repeats 1 --side 64 --dir MEMORY",),
     ),
     "verify": Measurement(
         ("benchmarks.verify --dir MEMORY",),
@@ -125,7 +125,7 @@ MEASUREMENTS = {
         ("benchmarks.start_up --dir MEMORY",),
         "table 1 1",
         (),
-        ("benchmarks.start_up --repeats 1 --cases --help --dir MEMORY",),
+        ("benchmarks.start_up --repeats 1 --cases=--help --dir MEMORY",),
     ),
     "precomputed": Measurement(
         ("benchmarks.precomputed --repeats 2 --dir MEMORY",),

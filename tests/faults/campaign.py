@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -639,12 +640,11 @@ def table() -> str:
             for pair in result["numbers"]["redone"]
             if "killed 20" in row.name
         ]:
-            kills = ", ".join(f"{again} ({most})" for again, most in redone)
+            again, most = (sorted(numbers) for numbers in zip(*redone, strict=True))
             head = row.name[0].upper() + row.name[1:]
-            costs += [
-                "",
-                f"{head}: shards written again after each kill, and in brackets the most that this may be: {kills}.",
-            ]
+            times = f"{again[0]} to {again[-1]} shards, and half of the times at most {median_low(again)}"
+            allowed = f"It may be {most[0]}" + (f" to {most[-1]}" if most[0] < most[-1] else "")
+            costs += ["", f"{head}: a kill had {times} written again. {allowed}."]
     return "\n".join(lines + costs + crash_test())
 
 
