@@ -113,7 +113,8 @@ def refuse_tree(nodes: Sequence[Node], place: Place, changes: Changes) -> None:
             )
     if dim is None:
         return
-    if not any(dim in node.dataset.dims for node in nodes):
+    growing = [node.path for node in nodes if dim in node.dataset.dims]
+    if not growing:
         raise SpecError(
             "no node of the tree has this dimension",
             field="append_dim",
@@ -121,9 +122,11 @@ def refuse_tree(nodes: Sequence[Node], place: Place, changes: Changes) -> None:
             remedy="give a dimension of its variables",
         )
     own = {node.label(name) for node in nodes for name in node.dataset.variables}
-    missing = [path for path, found in documents.items() if dim in _dims(found) and path not in own]
-    if missing:
-        raise _shorter(missing[0], dim)
+    for path, document in documents.items():
+        # xarray refuses to open nodes of another length than those above them.
+        is_below = any(not above or path.startswith(f"{above}/") for above in growing)
+        if is_below and dim in _dims(document) and path not in own:
+            raise _shorter(path, dim)
 
 
 def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:

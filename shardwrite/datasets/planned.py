@@ -79,10 +79,10 @@ def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
     if is_icechunk(store):
         raise SpecError(
-            "datasets are not written into sessions and stores of Icechunk",
+            "is of Icechunk, and no session that can be committed",
             field="store",
             value=type(store).__name__,
-            remedy="write variables one by one with shardwrite.store, which takes sessions",
+            remedy='give the session itself, such as repository.writable_session("main")',
         )
     if isinstance(store, dict):  # which zarr-python and xarray take for a store, too
         from zarr.storage import MemoryStore

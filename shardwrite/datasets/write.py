@@ -48,6 +48,7 @@ from shardwrite.journal.documents import (
     has_consolidated,
     replace_document,
 )
+from shardwrite.operations.keywords import committing
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, names_above
@@ -82,11 +83,16 @@ class DatasetResult(Result):
         Duration in seconds. With ``compute=False``, the longest of the variables.
     """
 
-    _derived = ("n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
+    _derived = ("snapshot", "n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
 
     path: str
     variables: dict[str, WriteResult]
     seconds: float
+
+    @property
+    def snapshot(self) -> str | None:
+        """Id of the snapshot of an Icechunk repository that holds the dataset; else None."""
+        return next((result.snapshot for result in self.variables.values()), None)
 
     @property
     def n_shards(self) -> int:
@@ -117,6 +123,8 @@ class DatasetResult(Result):
             ("files", f"{self.n_shards:,}"),
             ("bytes", stored),
         ]
+        if self.snapshot is not None:
+            rows.append(("snapshot", self.snapshot))
         if self.n_resumed_shards:
             rows.append(("resumed", f"{self.n_resumed_shards:,} shards were committed before"))
         rows += [("time", duration(self.seconds)), *shown(self.variables, _told)]
@@ -221,6 +229,15 @@ def _new_groups(
     - `asked`: the keyword `consolidated`.
     """
     wanted = groups.wanted
+    if root.store.commits_later:
+        if asked:
+            raise SpecError(
+                "does not go with a session, since Icechunk lists arrays itself",
+                field="consolidated",
+                value=asked,
+                remedy="leave it out",
+            )
+        return wanted
     there = document_if_there(root)
     if asked is False:
         return wanted
@@ -375,7 +392,22 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
 
 
 def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
-    """Do what `write_dataset` does."""
+    """Do what `write_dataset` does; a session of Icechunk is committed once for all variables."""
+    made = list[DatasetResult | Delayed]()
+
+    def results_of(inside: WriteDatasetArguments) -> list[WriteResult]:
+        result = _written(inside)
+        made.append(result)
+        return list(result.variables.values()) if isinstance(result, DatasetResult) else []
+
+    results = committing(results_of)(call)
+    (result,) = made
+    if not isinstance(result, DatasetResult):
+        return result
+    return replace(result, variables=dict(zip(result.variables, results, strict=True)))
+
+
+def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     start = time.perf_counter()
     engine, store = active_engine(), store_of(call.store, call.storage_options)
     with plans_of(call, store, engine, settles=True) as (made, changes):

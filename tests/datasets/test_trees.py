@@ -140,7 +140,7 @@ def without(dt, path):
 @pytest.mark.parametrize(
     ("change", "how", "told"),
     [
-        (lambda dt: without(dt, "/sparse"), {}, "the store has 'sparse/time' along 'time', too"),
+        (lambda dt: without(dt, "/model/b"), {}, "the store has 'model/b/v' along 'time', too"),
         (lambda dt: dt.assign({"new": xr.DataTree(xr.Dataset({"v": field(10, 12)}))}), {}, "the store has no group 'new'"),
         (lambda dt: dt, {"append_dim": "tme"}, "append_dim='tme': no node of the tree has this"),
         (lambda dt: dt, {"append_dim": None, "region": "auto"}, "a tree is not written into a reg"),
