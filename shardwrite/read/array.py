@@ -14,7 +14,7 @@ import math
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -80,12 +80,15 @@ def normalize(
     return full
 
 
-def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple[int, ...], ...]:
+def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis of a sharded array, at most as many as can be handled.
 
     - `chunks`: requested chunks: the shards if None, one size for all axes, or any form of dask.
+      ``"shard"`` and ``"chunk"`` stand for the sizes of shards and of inner chunks.
     """
-    least = tuple(max(1, min(size, n)) for size, n in zip(shards, shape, strict=True))
+    shape = grid.shape
+    least = tuple(max(1, min(size, n)) for size, n in zip(grid.shards, shape, strict=True))
+    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks})
     if chunks is None:
         chunks = least
     if isinstance(chunks, int) and (isinstance(chunks, bool) or chunks != -1):
@@ -112,6 +115,31 @@ def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple
     full = normalize(chunks, shape, counted, least if texts else None)
     check_chunks(shape, tuple(max(sizes, default=1) or 1 for sizes in full))
     return full
+
+
+def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
+    """Requested chunks with sizes where names of sizes stand, for all axes or some.
+
+    - Raises SpecError if a mapping has a key that is no axis.
+    """
+    if isinstance(chunks, str):
+        return sizes.get(chunks, chunks)
+    ndim = len(sizes["shard"])
+    if isinstance(chunks, Mapping):
+        if not set(chunks) <= set(range(ndim)):
+            raise SpecError(
+                f"keys that are no axes of an array of {ndim} axes",
+                field="chunks",
+                value=chunks,
+                remedy="give the numbers of axes, from 0 on, as keys",
+            )
+        chunks = tuple(chunks.get(axis) for axis in range(ndim))
+    if isinstance(chunks, tuple | list) and len(chunks) == ndim:
+        return tuple(
+            sizes[size][axis] if isinstance(size, str) and size in sizes else size
+            for axis, size in enumerate(chunks)
+        )
+    return chunks
 
 
 def merge_chunks(
@@ -794,7 +822,7 @@ def as_dask_array(
 
     - `dask_name`: name of the dask array. By default it is derived from the array and the chunks.
     """
-    sizes = bounded(chunks, view.shape, view.dtype, view.metadata.grid.shards)
+    sizes = bounded(chunks, view.dtype, view.metadata.grid)
     array: dask.array.Array = dask.array.from_array(
         view.in_one_thread(),
         chunks=sizes,
