@@ -33,7 +33,10 @@ class ReadArguments(ExistingArguments):
     )
     chunks: Any = option(
         None,
-        "Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.",
+        """Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.
+        `"shard"` and `"chunk"` stand for the sizes of shards and inner chunks, of all axes or of
+        some: `("chunk", -1, -1)`. A size in bytes, such as `"64 MiB"`, makes chunks of whole shards
+        or parts of them.""",
         kind="int, str, tuple or mapping",
     )
     _: KW_ONLY
@@ -51,7 +54,7 @@ class ReadArguments(ExistingArguments):
 
 @taking(ReadArguments)
 def from_sharded_zarr(call: ReadArguments) -> dask.array.Array:
-    """Open a sharded array as a dask array with one chunk for each shard.
+    """Open a sharded array as a dask array with one chunk for each shard, or with other chunks.
 
     Returns
     -------

@@ -8,13 +8,14 @@ these inner chunks are read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +28,8 @@ from shardwrite._dataclass import dataclass
 from shardwrite.config.table import READ_THREADS, SOURCE_CHUNKS, decide, value_of
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.index import IndexCodec
 from shardwrite.format.manifest import origin_in
 from shardwrite.format.metadata import MOST, ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
@@ -41,6 +43,7 @@ from shardwrite.plan.card import array_facts
 from shardwrite.plan.options import explicit_sizes, parse_nbytes
 from shardwrite.plan.partition import check_chunks
 from shardwrite.read import selection
+from shardwrite.read.indexes import INDEXES, KeptIndex
 from shardwrite.read.present import PresentChunks, stored_coords_here
 from shardwrite.read.selection import BoxSelection, Part, Selected, Selection
 from shardwrite.read.stored_shard import Open, reading_twice
@@ -77,12 +80,15 @@ def normalize(
     return full
 
 
-def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple[int, ...], ...]:
+def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis of a sharded array, at most as many as can be handled.
 
     - `chunks`: requested chunks: the shards if None, one size for all axes, or any form of dask.
+      ``"shard"`` and ``"chunk"`` stand for the sizes of shards and of inner chunks.
     """
-    least = tuple(max(1, min(size, n)) for size, n in zip(shards, shape, strict=True))
+    shape = grid.shape
+    least = tuple(max(1, min(size, n)) for size, n in zip(grid.shards, shape, strict=True))
+    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks})
     if chunks is None:
         chunks = least
     if isinstance(chunks, int) and (isinstance(chunks, bool) or chunks != -1):
@@ -109,6 +115,31 @@ def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple
     full = normalize(chunks, shape, counted, least if texts else None)
     check_chunks(shape, tuple(max(sizes, default=1) or 1 for sizes in full))
     return full
+
+
+def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
+    """Requested chunks with sizes where names of sizes stand, for all axes or some.
+
+    - Raises SpecError if a mapping has a key that is no axis.
+    """
+    if isinstance(chunks, str):
+        return sizes.get(chunks, chunks)
+    ndim = len(sizes["shard"])
+    if isinstance(chunks, Mapping):
+        if not set(chunks) <= set(range(ndim)):
+            raise SpecError(
+                f"keys that are no axes of an array of {ndim} axes",
+                field="chunks",
+                value=chunks,
+                remedy="give the numbers of axes, from 0 on, as keys",
+            )
+        chunks = tuple(chunks.get(axis) for axis in range(ndim))
+    if isinstance(chunks, tuple | list) and len(chunks) == ndim:
+        return tuple(
+            sizes[size][axis] if isinstance(size, str) and size in sizes else size
+            for axis, size in enumerate(chunks)
+        )
+    return chunks
 
 
 def merge_chunks(
@@ -195,10 +226,68 @@ class ShardedArray:
         return ShardedArray(self.metadata, self.store, is_afresh=self.is_afresh, is_alone=True)
 
     def _reading(self, key: str, read: Callable[[Open], T]) -> T:
-        """What a function reads of an object; once more if the bytes cannot be right."""
+        """What a function reads of an object; once more if the bytes cannot be right.
+
+        So it is if the object was replaced meanwhile, or since its index was kept.
+        """
+        try:
+            return self._reading_once(key, read)
+        except StoreError as error:
+            if error.fields["errno"] != errno.ESTALE:
+                raise
+        return self._reading_once(key, read)
+
+    def _reading_once(self, key: str, read: Callable[[Open], T]) -> T:
         if self.is_afresh:
             return read(self.store.open_again)
-        return reading_twice(self.store, key, read)
+        return reading_twice(self.store, key, read, self._open)
+
+    @cached_property
+    def _token(self) -> str:
+        return self.store.token
+
+    def _open(self, key: str) -> ObjectReader | None:
+        """Open an object to read its index, if none is kept, and then inner chunks."""
+        kept = INDEXES.find((self._token, key))
+        if kept is not None:
+            return self.store.open_for(key, 0, kept.identity)
+        codec, first = self.metadata.format_of(key), 0
+        if isinstance(codec, IndexCodec):
+            first = codec.encoded_nbytes if codec.location == "start" else -codec.encoded_nbytes
+        return self.store.open_for(key, first)
+
+    @contextlib.contextmanager
+    def _opened(
+        self, opener: Open, key: str, *, is_most: bool = False
+    ) -> Iterator[ShardReader | None]:
+        """A shard that is open, with its index; None if it has no object.
+
+        - `is_most`: whether most inner chunks are wanted. Then the shard is read as a whole, unless
+          requests go over a network, or it is too large.
+        """
+        reader = opener(key)
+        if reader is None:
+            yield None
+            return
+        try:
+            with reader:
+                yield self._indexed(reader, key, is_most=is_most)
+        except (CorruptShardError, StoreError):
+            INDEXES.drop((self._token, key))  # it may be damaged, or that of another version
+            raise
+
+    def _indexed(self, reader: ObjectReader, key: str, *, is_most: bool) -> ShardReader:
+        """Reader of an open shard, whose index is kept if it can be."""
+        identity, name = getattr(reader, "identity", None), (self._token, key)
+        kept = None if self.is_afresh or identity is None else INDEXES.find(name)
+        loaded = kept.loaded if kept is not None and kept.identity == identity else None
+        is_near = not getattr(reader, "is_distant", False)  # else `gather` reads large pieces
+        whole = is_near and is_most and reader.nbytes <= self._most_at_once
+        source = Loaded(reader) if whole else reader
+        shard = ShardReader(self.metadata, key, source, loaded=loaded)
+        if loaded is None and identity is not None and self.metadata.is_sharded:
+            INDEXES.keep(name, KeptIndex(identity, shard.loaded))
+        return shard
 
     @property
     def shape(self) -> Shape:
@@ -393,11 +482,8 @@ class ShardedArray:
         key, rank = self._place_of(position)
 
         def read(opener: Open) -> bytes | None:
-            reader = opener(key)
-            if reader is None:
-                return None
-            with reader:
-                found = ShardReader(self.metadata, key, reader).encoded(rank)
+            with self._opened(opener, key) as shard:
+                found = None if shard is None else shard.encoded(rank)
                 return None if found is None else bytes(found)
 
         with self.decided.holds():
@@ -439,11 +525,8 @@ class ShardedArray:
             )
 
         def read(opener: Open) -> tuple[int, int] | None:
-            reader = opener(key)
-            if reader is None:
-                return None
-            with reader:
-                return ShardReader(self.metadata, key, reader).span_of(rank)
+            with self._opened(opener, key) as shard:
+                return None if shard is None else shard.span_of(rank)
 
         with self.decided.holds():
             span = self._reading(key, read)
@@ -486,28 +569,15 @@ class ShardedArray:
         - Raises CorruptShardError if the shard is damaged.
         """
         key = self.metadata.shard_key(index)
-        with self.decided.holds():
-            reader = self.store.open(key)
-            if reader is None:
-                yield from ((rank, None) for rank in ranks)
-                return
-            with reader:
-                shard = ShardReader(self.metadata, key, reader)
-                for rank in ranks:
-                    yield rank, shard.chunk(rank)
+        with self.decided.holds(), self._opened(self._open, key) as shard:
+            for rank in ranks:
+                yield rank, None if shard is None else shard.chunk(rank)
 
     def _read_parts(self, wanted: Selection, threads: int | None, out: npt.NDArray[Any]) -> None:
         """Read all elements of a selection, shard by shard, some of them side by side."""
 
         def read(index: Shape) -> None:
-            part = wanted.part(index)
-            try:
-                self._read_shard(index, part, out)
-            except StoreError as error:
-                if error.fields["errno"] != errno.ESTALE:
-                    raise
-                # It was replaced meanwhile, or since its index was kept.
-                self._read_shard(index, part, out)
+            self._read_shard(index, wanted.part(index), out)
 
         indices = wanted.shards()
         if threads == 1:
@@ -553,7 +623,7 @@ class ShardedArray:
     def _read_inner_chunk(self, region: Box) -> npt.NDArray[Any] | None:
         """Elements of an inner chunk as they were decoded, without a copy if none else has them.
 
-        None if more of the shard is to be read with it, or it must be read again.
+        None if more of the shard is to be read with it.
         """
         grid = self.metadata.grid
         (index,) = grid.shards_in(region)
@@ -565,52 +635,35 @@ class ShardedArray:
         key, rank = self.metadata.shard_key(index), ravel(cell, grid.chunks_per_shard)
 
         def read(opener: Open) -> npt.NDArray[Any] | None:
-            reader = opener(key)
-            if reader is None:
-                return None
-            with reader:
-                return ShardReader(self.metadata, key, reader).chunk(rank)
+            with self._opened(opener, key) as shard:
+                return None if shard is None else shard.chunk(rank)
 
-        try:
-            chunk = self._reading(key, read)
-        except StoreError as error:
-            if error.fields["errno"] != errno.ESTALE:
-                raise
-            return None
+        chunk = self._reading(key, read)
         if chunk is None:
             return np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         return chunk if _is_own(chunk, self.dtype) else np.array(chunk, self.dtype)
 
     def _read_shard(self, index: Shape, part: Part, out: npt.NDArray[Any]) -> None:
         """Copy what is wanted of one shard to its places in `out`."""
-        key = self.metadata.shard_key(index)
-
-        def read(opener: Open) -> None:
-            reader = opener(key)
-            if reader is None:
-                out[part.where] = self.metadata.fill_value
-                return
-            with reader:
-                self._read(reader, index, part, out)
-
-        self._reading(key, read)
-
-    def _read(self, reader: ObjectReader, index: Shape, part: Part, out: npt.NDArray[Any]) -> None:
-        """Copy what is wanted of an open shard; see `_read_shard`."""
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        is_near = not getattr(reader, "is_distant", False)  # else `gather` reads large pieces
         is_most = part.ranks.size >= _WHOLE_SHARE * n_inside
-        whole = is_near and is_most and reader.nbytes <= self._most_at_once
-        shard = ShardReader(metadata, key, Loaded(reader) if whole else reader)
-        is_empty = shard.index.is_empty[part.ranks]
-        if is_empty.any():
-            out[part.where] = metadata.fill_value
-        for rank in shard.gather(part.ranks[~is_empty]):
-            chunk = shard.chunk(rank)
-            if chunk is not None:
-                part.place(chunk, rank, out)
+
+        def read(opener: Open) -> None:
+            with self._opened(opener, key, is_most=is_most) as shard:
+                if shard is None:
+                    out[part.where] = metadata.fill_value
+                    return
+                is_empty = shard.index.is_empty[part.ranks]
+                if is_empty.any():
+                    out[part.where] = metadata.fill_value
+                for rank in shard.gather(part.ranks[~is_empty]):
+                    chunk = shard.chunk(rank)
+                    if chunk is not None:
+                        part.place(chunk, rank, out)
+
+        self._reading(key, read)
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
@@ -770,7 +823,7 @@ def as_dask_array(
 
     - `dask_name`: name of the dask array. By default it is derived from the array and the chunks.
     """
-    sizes = bounded(chunks, view.shape, view.dtype, view.metadata.grid.shards)
+    sizes = bounded(chunks, view.dtype, view.metadata.grid)
     array: dask.array.Array = dask.array.from_array(
         view.in_one_thread(),
         chunks=sizes,
