@@ -23,7 +23,7 @@ from shardwrite.plan.design import STORAGES
 from shardwrite.read.array import ShardedArray, open_sharded
 
 N_DESIGNS = 50
-N_PLACES = 120
+N_PLACES = 80
 CLOSE = 0.1
 
 
