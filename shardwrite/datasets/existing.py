@@ -124,9 +124,15 @@ def refuse_tree(nodes: Sequence[Node], place: Place, changes: Changes) -> None:
     own = {node.label(name) for node in nodes for name in node.dataset.variables}
     for path, document in documents.items():
         # xarray refuses to open nodes of another length than those above them.
-        is_below = any(not above or path.startswith(f"{above}/") for above in growing)
-        if is_below and dim in _dims(document) and path not in own:
+        group = path.rpartition("/")[0]
+        is_related = any(_is_in(group, other) or _is_in(other, group) for other in growing)
+        if is_related and dim in _dims(document) and path not in own:
             raise _shorter(path, dim)
+
+
+def _is_in(path: str, group: str) -> bool:
+    """Whether a group is another one, or lies in it."""
+    return not group or path == group or path.startswith(f"{group}/")
 
 
 def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:

@@ -43,7 +43,7 @@ from shardwrite.runs.begin import was_left
 from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.region_plan import APPEND, Where, region_plan
 from shardwrite.runs.source_array import as_source_array
-from shardwrite.stores.looking import is_icechunk
+from shardwrite.stores.looking import is_icechunk, is_session
 
 # ---- Plans of single variables
 
@@ -77,7 +77,7 @@ Call = PlanDatasetArguments | WriteDatasetArguments
 
 def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
-    if is_icechunk(store):
+    if is_icechunk(store) and not is_session(store):
         raise SpecError(
             "is of Icechunk, and no session that can be committed",
             field="store",

@@ -439,7 +439,7 @@ class RunDirectory:
 
     @property
     def lacks_mark(self) -> bool:
-        """Whether an update has not put its mark into the array, before which it changes nothing."""
+        """Whether an update has no mark in the array yet, without which it changes nothing."""
         return self.is_marked and not self.makes_array and not is_there(self.path / MARKED)
 
     def clear(self, keys: Collection[str]) -> None:

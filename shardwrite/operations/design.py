@@ -443,6 +443,13 @@ def design(call: DesignArguments) -> Design:
         )
     source = _source(call.x, call.dtype)
     shape, dtype = source.shape, source.dtype
+    if isinstance(call.reads, str) or not isinstance(call.reads, Sequence):
+        raise SpecError(
+            "no sequence of shapes",
+            field="reads",
+            value=call.reads,
+            remedy='give a list, such as ["1,256,256", "64,64,64"]',
+        )
     reads = (
         {f"{number}": read_of(read, shape) for number, read in enumerate(call.reads, 1)}
         if call.reads
@@ -452,7 +459,7 @@ def design(call: DesignArguments) -> Design:
     memory = memory_limit_of(call.memory_limit) or engine.memory_limit_nbytes
     limits = Limits(
         most_files=call.files,
-        most_nbytes=max(2**20, memory // (4 * engine.n_threads)),  # which each thread may hold
+        most_nbytes=memory // (4 * engine.n_threads),  # which each thread may hold
         shard_nbytes=LARGEST_NBYTES if call.purpose == "archive" else SHARD_NBYTES,
     )
     shapes = shapes_for(shape, dtype.itemsize, source.chunks, list(reads.values()), limits)
@@ -595,7 +602,7 @@ class _Source:
 
 def _source(x: Any, dtype: Any) -> _Source:
     """An array, or a shape and its data type."""
-    if isinstance(x, tuple | list) and x and all(is_whole(n, 1) for n in x):
+    if isinstance(x, tuple | list) and all(map(is_whole, x)):
         if dtype is None:
             remedy = "say what the elements are, as in 'uint16'"
             raise SpecError("a shape has no data type", field="dtype", value=None, remedy=remedy)
@@ -623,7 +630,7 @@ def _checked(source: _Source) -> _Source:
             value=str(source.dtype),
             remedy="give shards and chunks yourself",
         )
-    if not source.shape or not math.prod(source.shape):
+    if min(source.shape, default=0) < 1:
         raise SpecError(
             "has no elements, or no axes",
             field="x.shape",
@@ -635,9 +642,9 @@ def _checked(source: _Source) -> _Source:
 
 def read_of(read: Any, shape: Shape) -> Shape:
     """Shape of a read, from a tuple or a text; -1 is a whole axis."""
-    sides = read.split(",") if isinstance(read, str) else read
     try:
-        found = tuple(int(side) for side in sides)
+        sides = map(int, read.split(",")) if isinstance(read, str) else read
+        found = tuple(int(side) for side in sides if is_whole(side))
     except (TypeError, ValueError):
         found = ()
     if len(found) != len(shape) or any(side < -1 or side == 0 for side in found):

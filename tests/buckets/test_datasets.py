@@ -246,7 +246,7 @@ def test_another_append_ends_before_the_marks(service, url, stop_of_other, is_gi
         with pytest.raises(KeyboardInterrupt if is_given_up else shardwrite.JournalError) as told:
             mine.shardwrite.to_zarr(url, append_dim="t")
     if is_given_up:
-        with pytest.raises(shardwrite.JournalError, match="shape|has not ended"):
+        with pytest.raises(shardwrite.JournalError, match=r"shape|has not ended"):
             mine.shardwrite.to_zarr(url, append_dim="t")
         shardwrite.abandon(url)
     else:

@@ -80,6 +80,15 @@ def test_each_call_is_one_commit(repository):
     assert shards == (8, 6)
 
 
+def test_plans_leave_a_session_as_it_is(repository):
+    write(repository, steps(0, 10), **SIZES)
+    session = repository.writable_session("main")
+    plan = shardwrite.plan_dataset(steps(10, 14), session, append_dim="time")
+    assert plan.variables["v"].metadata.grid.shape == (14, 6)
+    assert not session.has_uncommitted_changes
+    check(repository, steps(0, 10))
+
+
 def test_a_tree_and_groups(repository):
     def tree(start, stop):
         return xr.DataTree.from_dict({"/a": steps(start, stop), "/b/c": steps(start, stop)[["v"]]})

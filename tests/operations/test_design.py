@@ -218,6 +218,13 @@ def test_large_chunks_of_a_source_are_sampled_in_part():
         (np.float64(3), {}, "x.shape"),
         ((10**6, 10**6), {"dtype": "u1", "files": 2}, "files"),
         ((64, 64), {"dtype": "u1", "memory_limit": "much"}, "memory_limit"),
+        ((0, 64), {"dtype": "u1"}, "x.shape"),
+        ((), {"dtype": "u1"}, "x.shape"),
+        ((-1, 64), {"dtype": "u1"}, "x.shape"),
+        ((1000, 1000), {"dtype": "u1", "memory_limit": "1KB"}, "files"),
+        ((64, 64), {"dtype": "u1", "reads": 5}, "reads"),
+        ((64, 64), {"dtype": "u1", "reads": "1,64"}, "reads"),
+        ((64, 64), {"dtype": "u1", "reads": [(1.5, 64)]}, "reads"),
     ],
 )
 def test_wrong_arguments_are_refused(x, how, field):
