@@ -20,10 +20,17 @@ from crc32c import crc32c
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
-from shardwrite.errors import JournalError, SpecError, StoreError
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.documents import check_groups_above
-from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
+from shardwrite.journal.lease import (
+    live_holders,
+    note_failed,
+    signature,
+    this_process,
+    work_files,
+)
+from shardwrite.journal.lines import TOKEN
 from shardwrite.journal.plan_record import Intent, RunRecord, Together, new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import journals_of
@@ -417,10 +424,11 @@ def begin_runs(
         made = _create(new, durability, unseen)
         if made is None:
             continue
-        if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
+        changed = [one for one in made if one.record.replaces != _replaces(one.target, one.record)]
+        if all(map(_is_joined, changed)):
             _check_alone(made)
             _confirm_new(made[0])
-            begun |= {one.target: (one, True) for one in made}
+            begun |= {one.target: (one, not changed) for one in made}
             break
         # Another run has ended since the target was checked.
         cancel_begin(made[0], is_claimed=True)
@@ -467,6 +475,18 @@ def _may_begin(requests: Sequence[Request]) -> bool:
                 raise
             return False
     return True
+
+
+def _is_joined(run: RunDirectory) -> bool:
+    """Whether what has changed in the place of a new run is the work of those who have joined it.
+
+    They may do so as soon as the plan is linked, and be at the end of the run before this process
+    looks. What another run has left there has its receipt.
+    """
+    if not work_files(run.shared, TOKEN):
+        return False
+    receipt = read_receipt(run.target)
+    return receipt is None or receipt.names(run.run)
 
 
 def _replaces(target: Target, intent: Intent) -> bool:
@@ -541,15 +561,18 @@ def _create(
         note_failed(draft, first.shared)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
-        cancel_begin(first, is_claimed=any(map(_has_claimed, made)))
+        cancel_begin(first, is_claimed=any(map(_has_claimed, made)), known=made)
         if not isinstance(error, OSError):
             raise
+        if error.errno == errno.ENOENT and not is_there(first.shared):
+            path = str(first.path)
+            raise RunEndedError("another process has ended this run", path=path) from error
         message = (
             f"store={first.target.label!r}: cannot write beside it: {error}; give a directory that "
             "can be written to"
         )
         raise StoreError(message, key=str(first.path), errno=error.errno) from None
-    cancel_begin(first, is_claimed=any(map(_has_claimed, made)))
+    cancel_begin(first, is_claimed=any(map(_has_claimed, made)), known=made)
     return None
 
 

@@ -32,7 +32,13 @@ from shardwrite.journal.begin import (
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.journal.takeover import TAKEN, cancel_begin, discard_run, refuse_consuming
+from shardwrite.journal.takeover import (
+    TAKEN,
+    cancel_begin,
+    cancel_unused,
+    discard_run,
+    refuse_consuming,
+)
 from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.plan.identity import Bounds, Identity, ShardWindow
@@ -286,7 +292,7 @@ def begin_beside(
         except JournalError as error:
             if new is None:
                 raise
-            cancel_begin(new, is_claimed=True)
+            cancel_unused(new)
             if attempt == _MAX_TRIES or isinstance(error, UntrustedStateError):
                 raise
             # The pause is random so that one of the two processes is alone.
