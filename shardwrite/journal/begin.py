@@ -665,15 +665,21 @@ def _claim_all(runs: Sequence[RunDirectory]) -> bool:
     for run in runs:
         directory = run.target.run_path.parent
         if run.record.together is not None:
-            like = run.target.place.rights_like
             is_synced = directory in above or level == "none"
-            make_directories(run.target.run_path, "none" if is_synced else level, like=like)
+            _make_beside(run, "none" if is_synced else level)
         if not _claim(run):
             return False
         above[directory] = None
     for directory in above if level != "none" else ():
         fsync_directory(directory)
     return True
+
+
+def _make_beside(run: RunDirectory, durability: str) -> None:
+    """Make the directory of the run state of one of several arrays."""
+    has_array = run.record.replaces or not run.makes_array
+    like = run.target.place.rights_like if has_array else None
+    make_directories(run.target.run_path, durability, like=like)
 
 
 def _claim(run: RunDirectory) -> bool:
@@ -693,8 +699,7 @@ def _claim(run: RunDirectory) -> bool:
         except FileNotFoundError:
             if run.record.together is None or attempt == _MAX_TRIES or not is_there(run.path):
                 raise
-            like = target.place.rights_like
-            make_directories(target.run_path, run.record.durability, like=like)
+            _make_beside(run, run.record.durability)
     if run.record.durability != "none":
         fsync_directory(plan.parent)
     return True

@@ -287,7 +287,8 @@ def begin_beside(
         planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
             for run, is_new in begun:
-                if not (is_new and run.makes_array and _is_alone(run)):
+                is_free = not attempt and run.target in free
+                if not (is_new and run.makes_array and _is_alone(run, is_free=is_free)):
                     refuse_overlapping_runs(run.target, run.record, restart=False)
         except JournalError as error:
             if new is None:
@@ -310,14 +311,15 @@ def begin_beside(
     return begun
 
 
-def _is_alone(run: RunDirectory) -> bool:
+def _is_alone(run: RunDirectory, *, is_free: bool) -> bool:
     """Whether nothing but a new run that makes an array lies beside that array.
 
+    - `is_free`: whether nothing lay there a moment ago, and so no update of an array either.
     - Raises UntrustedStateError if what lies there is not trusted.
     """
     target = run.target
     if is_private(target.beside):  # nobody else has made anything there
-        return not is_there(target.beside / UPDATES)
+        return is_free or not is_there(target.beside / UPDATES)
     own = target.run_path / "plan.json"
     return all(path == own or path.is_relative_to(run.path) for path in require_trusted(target))
 

@@ -231,7 +231,7 @@ def test_it_is_known_how_far_all_of_it_is(root):
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 @pytest.mark.parametrize(
-    ("durability", "most"), [("full", 65), pytest.param("none", 49, marks=pytest.mark.long)]
+    ("durability", "most"), [("full", 61), pytest.param("none", 45, marks=pytest.mark.long)]
 )
 def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
     try:
