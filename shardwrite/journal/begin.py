@@ -483,7 +483,7 @@ def _is_joined(run: RunDirectory) -> bool:
     They may do so as soon as the plan is linked, and be at the end of the run before this process
     looks. What another run has left there has its receipt.
     """
-    if not work_files(run.shared, TOKEN):
+    if not work_files(run.shared, TOKEN) or has_lost_array(run):
         return False
     receipt = read_receipt(run.target)
     return receipt is None or receipt.names(run.run)
@@ -544,6 +544,7 @@ def _create(
     made = _runs_of(requests, name, fresh, durability)
     first = made[0]
     draft = first.shared.with_name(f"draft-{name},{signature()}")
+    is_begun = False
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=first.target.place.rights_like)
@@ -553,6 +554,7 @@ def _create(
         if is_several:
             fsync_directory(draft)
         os.rename(draft, first.shared)
+        is_begun = True
         if is_several:  # else whoever claims syncs it
             fsync_directory(first.shared.parent)
         if _claim_all(made):
@@ -561,12 +563,13 @@ def _create(
         note_failed(draft, first.shared)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
+        is_ended = is_begun and isinstance(error, FileNotFoundError) and first.has_ended
         cancel_begin(first, is_claimed=any(map(_has_claimed, made)), known=made)
-        if not isinstance(error, OSError):
-            raise
-        if error.errno == errno.ENOENT and not is_there(first.shared):
+        if is_ended:
             path = str(first.path)
             raise RunEndedError("another process has ended this run", path=path) from error
+        if not isinstance(error, OSError):
+            raise
         message = (
             f"store={first.target.label!r}: cannot write beside it: {error}; give a directory that "
             "can be written to"

@@ -278,7 +278,7 @@ def execute(
             ended = with_others_staged(jobs, finished(jobs, joined))
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
             # Another process may have taken its run back, which this one was about to join.
-            is_begun = is_open or not joined or not n_more
+            is_begun = is_open or not joined or n_more < 1
             if len(left) == len(jobs) and is_begun:
                 raise
             again = partial(execute, left, engine, progress, looks_again=looks_again, first=first)

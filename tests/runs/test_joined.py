@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import dask.array as da
@@ -10,7 +11,7 @@ import pytest
 import seams
 
 import shardwrite
-from shardwrite.errors import RunEndedError
+from shardwrite.errors import RunEndedError, StoreError
 
 VALUES = np.arange(1, 65, dtype="u2").reshape(8, 8)
 
@@ -118,3 +119,13 @@ def test_a_run_that_is_taken_back_while_another_process_is_about_to_join_it(tmp_
     result = x.to_sharded_zarr(root, shards=4, chunks=2, source_id="x")
     assert result.n_shards == 4
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_place_that_is_gone_is_not_told_as_a_run_that_has_ended(tmp_path, monkeypatch):
+    def gone(*_, **__):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "link", gone)
+    with pytest.raises(StoreError, match="cannot write beside it"):
+        write_new(tmp_path / "x", 1)
+    assert not list(tmp_path.rglob("*.shardwrite"))
