@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from shardwrite.legacy.view import transformer_view
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
+    from shardwrite.operations.design import Design, design
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
     from shardwrite.operations.read import from_sharded_zarr, present
@@ -133,6 +134,7 @@ else:
             "shardwrite.datasets.planned": ("DatasetPlan",),
             "shardwrite.datasets.write": ("DatasetResult", "plan_dataset", "write_dataset"),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
+            "shardwrite.operations.design": ("Design", "design"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
@@ -222,6 +224,7 @@ __all__ = [
     "DaskPatch",
     "DatasetPlan",
     "DatasetResult",
+    "Design",
     "FixedOrder",
     "Hdf5",
     "Part",
@@ -249,6 +252,7 @@ __all__ = [
     "compact",
     "convert_part",
     "create",
+    "design",
     "download",
     "erase",
     "finalize",

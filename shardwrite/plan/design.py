@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -279,8 +280,22 @@ class Stored:
     """Shapes of an array, and the sizes of what is stored."""
 
     grid: ShardGrid
-    chunk_nbytes: float  # of an encoded inner chunk, on average
+    chunk_nbytes: float  # of an encoded inner chunk that lies inside the array
     index_nbytes: int
+    # Whether inner chunks at the ends take as much, because what pads them is not compressed
+    is_padded: bool = False
+
+    @property
+    def data_nbytes(self) -> float:
+        """Bytes of all inner chunks."""
+        grid = self.grid
+        share = math.prod(grid.shape) / (grid.n_inner_chunks * math.prod(grid.chunks))
+        return self.chunk_nbytes * grid.n_inner_chunks * (1.0 if self.is_padded else share)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of all shards, with their indexes."""
+        return self.data_nbytes + self.grid.n_shards * self.index_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,31 +339,41 @@ def cost_of(
 Floats = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """What reads touch of shards, as kinds of pieces; along one axis, or of boxes.
+
+    Shares are those of the inner chunks' elements that lie in the array.
+    """
+
+    wanted: Sequence[Floats]  # for each axis: inner chunks that a piece touches
+    there: Sequence[Floats]  # and those that the shard has
+    wanted_share: Floats
+    there_share: Floats
+    weights: Floats  # how many such pieces a read has, on average
+
+
 def _counted(read: Shape, stored: Stored, how: RequestRules) -> tuple[float, float, float]:
     """Requests, bytes and inner chunks of a read, on average over all places."""
     grid = stored.grid
     for n_places in (1024, 64, 8):
         axes = [
-            _pieces(n, s, c, min(r, n), n_places)
+            _along(n, s, c, min(r, n), n_places)
             for n, s, c, r in zip(grid.shape, grid.shards, grid.chunks, read, strict=True)
         ]
-        if math.prod(len(weights) for _, _, weights in axes) <= _MOST_COMBINED:
+        if math.prod(len(pieces.weights) for pieces in axes) <= _MOST_COMBINED:
             break
-    sizes = [len(weights) for _, _, weights in axes]
-    combined = np.indices(sizes).reshape(grid.ndim, math.prod(sizes))
-    wanted = [k[at] for (k, _, _), at in zip(axes, combined, strict=True)]
-    there = [n[at] for (_, n, _), at in zip(axes, combined, strict=True)]
-    weights = np.ones(combined.shape[1])
-    for (_, _, own), at in zip(axes, combined, strict=True):
-        weights = weights * own[at]
+    pieces = _combined(axes)
+    if stored.is_padded:
+        ones = np.ones(len(pieces.weights))
+        pieces = replace(pieces, wanted_share=ones, there_share=ones)
     ask = _of_ranges if how.is_distant else _of_file
-    n_requests, nbytes = ask(wanted, there, stored, how)
-    n_chunks = math.prod(wanted, start=np.ones(len(weights)))
+    n_requests, nbytes = ask(pieces, stored, how)
     extra = int(how.is_distant and stored.index_nbytes > how.tail)  # once, then it is known
     return (
-        float(weights @ n_requests) + extra,
-        float(weights @ nbytes) + extra * how.tail,
-        float(weights @ n_chunks),
+        float(pieces.weights @ n_requests) + extra,
+        float(pieces.weights @ nbytes) + extra * how.tail,
+        float(pieces.weights @ math.prod(pieces.wanted)),
     )
 
 
@@ -356,14 +381,8 @@ _MOST_COMBINED = 200_000
 _GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples are spread evenly
 
 
-def _pieces(
-    n: int, shard: int, chunk: int, read: int, n_places: int
-) -> tuple[Floats, Floats, Floats]:
-    """Pieces of a read along one axis, one for each shard that it touches.
-
-    - Returns: for each kind of piece, how many inner chunks it touches, how many the shard has in
-      the array, and how many such pieces a read has.
-    """
+def _along(n: int, shard: int, chunk: int, read: int, n_places: int) -> _Pieces:
+    """Pieces of a read along one axis, one for each shard that it touches."""
     last = n - read
     starts = (
         np.arange(last + 1)
@@ -374,65 +393,85 @@ def _pieces(
     first_chunk, last_chunk = starts // chunk, (starts + read - 1) // chunk
     first_shard, last_shard = first_chunk // per_shard, last_chunk // per_shard
     is_one = first_shard == last_shard
-    begun = np.where(is_one, last_chunk - first_chunk + 1, per_shard - first_chunk % per_shard)
+    begun_stop = np.where(is_one, last_chunk, (first_shard + 1) * per_shard - 1) + 1
     n_between = np.maximum(0, last_shard - first_shard - 1)
-    ended = last_chunk - last_shard * per_shard + 1
-    kinds = [
-        (begun, first_shard, np.ones(len(starts))),
-        (np.full(len(starts), per_shard), first_shard, n_between.astype(float)),
-        (ended, last_shard, (~is_one).astype(float)),
+    kinds = [  # shard, first inner chunk, the one after the last, and how many of them
+        (first_shard, first_chunk, begun_stop, np.ones(len(starts))),
+        (first_shard, first_shard * per_shard, (first_shard + 1) * per_shard, n_between),
+        (last_shard, last_shard * per_shard, last_chunk + 1, ~is_one),
     ]
-    touched = np.concatenate([k for k, _, _ in kinds])
-    held = np.concatenate([np.minimum(per_shard, n_chunks - s * per_shard) for _, s, _ in kinds])
-    weights = np.concatenate([w for _, _, w in kinds]) / len(starts)
-    is_there = weights > 0
-    rows, which = np.unique(
-        np.stack([touched[is_there], held[is_there]]), axis=1, return_inverse=True
+    shards, begins, ends, weights = (np.concatenate(each) for each in zip(*kinds, strict=True))
+    stops = np.minimum(n_chunks, (shards + 1) * per_shard)
+    rows = np.stack(
+        [
+            ends - begins,
+            stops - shards * per_shard,
+            np.minimum(n, ends * chunk) - begins * chunk,
+            np.minimum(n, stops * chunk) - shards * shard,
+        ]
+    )[:, weights > 0]
+    kinds_of, which = np.unique(rows, axis=1, return_inverse=True)
+    wanted, there, wanted_elements, there_elements = kinds_of.astype(float)
+    counts = np.bincount(np.ravel(which), weights[weights > 0]).astype(float)
+    return _Pieces(
+        [wanted],
+        [there],
+        wanted_elements / (wanted * chunk),
+        there_elements / (there * chunk),
+        counts / len(starts),
     )
-    counts = np.bincount(np.ravel(which), weights[is_there]).astype(float)
-    return rows[0].astype(float), rows[1].astype(float), counts
 
 
-def _of_file(
-    wanted: Sequence[Floats], there: Sequence[Floats], stored: Stored, _: RequestRules
-) -> tuple[Floats, Floats]:
+def _combined(axes: Sequence[_Pieces]) -> _Pieces:
+    """Pieces of boxes, from those along each axis, whose places do not depend on each other."""
+    sizes = [len(pieces.weights) for pieces in axes]
+    numbers = list(np.indices(sizes).reshape(len(sizes), math.prod(sizes)))
+
+    def product(values: Sequence[Floats]) -> Floats:
+        chosen = (own[at] for own, at in zip(values, numbers, strict=True))
+        return math.prod(chosen, start=np.ones(len(numbers[0])))
+
+    return _Pieces(
+        [pieces.wanted[0][at] for pieces, at in zip(axes, numbers, strict=True)],
+        [pieces.there[0][at] for pieces, at in zip(axes, numbers, strict=True)],
+        product([pieces.wanted_share for pieces in axes]),
+        product([pieces.there_share for pieces in axes]),
+        product([pieces.weights for pieces in axes]),
+    )
+
+
+def _of_file(pieces: _Pieces, stored: Stored, _: RequestRules) -> tuple[Floats, Floats]:
     """Reads of a file: of its index and of each inner chunk, or of the whole."""
-    n_wanted, n_there = _product(wanted), _product(there)
+    n_wanted, n_there = math.prod(pieces.wanted), math.prod(pieces.there)
     is_whole = n_wanted >= WHOLE_SHARE * n_there
-    n_read = np.where(is_whole, n_there, n_wanted)
+    n_read = np.where(is_whole, n_there * pieces.there_share, n_wanted * pieces.wanted_share)
     nbytes = stored.index_nbytes + n_read * stored.chunk_nbytes
     return np.where(is_whole, 1.0, 1.0 + n_wanted), nbytes
 
 
-def _of_ranges(
-    wanted: Sequence[Floats], there: Sequence[Floats], stored: Stored, how: RequestRules
-) -> tuple[Floats, Floats]:
+def _of_ranges(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
     """Requests for the end of an object, which has the index, and for stretches of inner chunks.
 
     Inner chunks lie in row-major order. Those with small gaps between them are one stretch.
     """
-    size = stored.chunk_nbytes
-    length = np.full(len(wanted[0]) if wanted else 1, size)  # of a stretch, in bytes
-    n_stretches, stride = np.ones(len(length)), np.full(len(length), size)
-    for n, of in zip(reversed(wanted), reversed(there), strict=True):
+    size = stored.chunk_nbytes * pieces.there_share  # of an inner chunk, on average
+    length, stride, n_stretches = size, size, np.ones(len(size))  # of a stretch, in bytes
+    for n, of in zip(reversed(pieces.wanted), reversed(pieces.there), strict=True):
         is_joined = (n_stretches == 1) & (stride - length <= how.gap)
         n_stretches = np.where(is_joined, 1.0, n_stretches * n)
         length = np.where(is_joined, (n - 1) * stride + length, length)
         stride = stride * of
-    held = _product(there) * size
+    held = math.prod(pieces.there) * size
     first = np.minimum(held + stored.index_nbytes, max(how.tail, stored.index_nbytes))
     in_first = first - stored.index_nbytes
-    at_once = max(1.0, how.most // size) * size
-    n_pieces = np.ceil(length / at_once - 1e-9)
-    piece = np.minimum(length, at_once)
-    n_places = (held - piece) / size + 1
-    n_known = np.floor(np.maximum(0.0, in_first - piece + size) / size)
-    left = n_stretches * n_pieces * (1 - np.minimum(1.0, n_known / n_places))
-    return 1 + left, first + left * length / n_pieces
-
-
-def _product(counts: Sequence[Floats]) -> Floats:
-    return math.prod(counts, start=np.ones(len(counts[0]) if counts else 1))
+    at_once = np.maximum(1.0, how.most // size) * size
+    n_parts = np.ceil(length / at_once - 1e-9)
+    part = np.minimum(length, at_once)
+    n_places = (held - part) / size + 1
+    n_known = np.floor(np.maximum(0.0, in_first - part + size) / size + 1e-9)
+    left = n_stretches * n_parts * (1 - np.minimum(1.0, n_known / n_places))
+    nbytes = left * length / n_parts * pieces.wanted_share / pieces.there_share
+    return 1 + left, first + nbytes
 
 
 # ---- Candidates
@@ -457,9 +496,8 @@ def reads_for(purpose: str, shape: Shape, names: Sequence[str | None]) -> dict[s
     if purpose == "viewer":
         planes: Sequence[Shape] = [*itertools.combinations(space, 2)][::-1] or [tuple(space)]
         return {
-            f"plane along {', '.join(_told(words, a) for a in plane)}": box(
-                dict.fromkeys(plane, _PLANE)
-            )
+            f"{'plane' if len(plane) > 1 else 'stretch'} along "
+            f"{', '.join(_told(words, axis) for axis in plane)}": box(dict.fromkeys(plane, _PLANE))
             for plane in planes
         }
     if purpose == "ml":

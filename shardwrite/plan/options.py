@@ -13,7 +13,7 @@ from shardwrite.checks import flag, is_number, is_whole
 from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
-from shardwrite.grid import Shape, Sized, ceil_div
+from shardwrite.grid import Shape, ShardGrid, Sized, ceil_div
 from shardwrite.options import PlanKeywords
 from shardwrite.plan.partition import check_extents
 from shardwrite.results import human
@@ -111,6 +111,43 @@ def resolve_shapes(
                 ),
             )
     return explicit_shards, explicit_chunks, tuple(notes)
+
+
+_MANY_FILES = 10**6  # a listing of more takes minutes, and many sites allow no more
+
+_SMALL_FILE, _FEW_FILES = 4 * 10**6, 1000  # files that are busy with their names, if not so few
+
+_LARGE_INDEX = 2**16  # bytes that the first request for a shard brings anyway
+
+_NEARLY = 0.1  # how far a shard is from whole chunks of the source, as a share of them
+
+
+def flaws_of(
+    grid: ShardGrid, itemsize: int, source_chunks: Sequence[Sequence[int]], memory_nbytes: int
+) -> list[str]:
+    """What is wrong with shapes, where others would be better; most of the time nothing.
+
+    - `memory_nbytes`: what a process may use.
+    """
+    flaws, n_files = [], grid.n_shards
+    shard_nbytes = itemsize * math.prod(grid.shards)
+    chunk_nbytes, index_nbytes = itemsize * math.prod(grid.chunks), 16 * grid.n_chunks_per_shard
+    if n_files > _MANY_FILES or (n_files > _FEW_FILES and shard_nbytes < _SMALL_FILE):
+        flaws.append(f"{n_files:,} files of {human(shard_nbytes)} decoded")
+    if index_nbytes > max(_LARGE_INDEX, chunk_nbytes):
+        flaws.append(
+            f"a read of one inner chunk of {human(chunk_nbytes)} takes an index of "
+            f"{human(index_nbytes)}"
+        )
+    if shard_nbytes > memory_nbytes:
+        flaws.append(f"a shard has {human(shard_nbytes)}, and a process {human(memory_nbytes)}")
+    for axis, (size, sizes) in enumerate(zip(grid.shards, source_chunks, strict=True)):
+        step = sizes[0] if len(sizes) > 2 else 0
+        if 0 < step < grid.shape[axis] and size < grid.shape[axis] and sizes[1] == step:
+            ratio = max(size, step) / min(size, step)
+            if 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
+                flaws.append(f"shards of {size} nearly fit source chunks of {step} on axis {axis}")
+    return flaws
 
 
 def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:

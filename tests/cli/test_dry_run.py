@@ -22,6 +22,7 @@ from shardwrite.cli import main
 # write nothing, or only what the user names: a page, a picture
 READING = {
     "plan",
+    "design",
     "info",
     "report",
     "census",

@@ -85,7 +85,7 @@ def test_costs_of_reads_are_those_that_are_counted(data):
     chunks, per_shard, shape = zip(*axes, strict=True)
     grid = ShardGrid(shape, tuple(k * c for k, c in zip(per_shard, chunks, strict=True)), chunks)
     read = tuple(data.draw(st.integers(1, n)) for n in shape)
-    stored = design.Stored(grid, 100, 16 * grid.n_chunks_per_shard + 4)
+    stored = design.Stored(grid, 100, 16 * grid.n_chunks_per_shard + 4, is_padded=True)
     found = design._counted(read, stored, NEAR)
     assert found == pytest.approx(counted(stored, read, NEAR))
     distant = design.RequestRules(
@@ -101,7 +101,7 @@ def test_costs_of_reads_are_those_that_are_counted(data):
 @pytest.mark.parametrize("most", [250, 10**6])
 def test_what_the_first_request_brings_is_not_asked_for_again(tail, most):
     grid = ShardGrid((24, 24), (12, 12), (3, 3))
-    stored = design.Stored(grid, 100, 0)
+    stored = design.Stored(grid, 100, 0, is_padded=True)
     how = design.RequestRules(is_distant=True, gap=50, most=most, tail=tail)
     for read in ((1, 1), (1, 24), (24, 1), (6, 6), (24, 24)):
         expected = counted(stored, read, how)
