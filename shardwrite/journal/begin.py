@@ -540,11 +540,11 @@ def _create(
 
     - `fresh`: targets where nothing stood a moment ago. The caller looks again.
     """
+    is_begun = False
     name = new_name()
     made = _runs_of(requests, name, fresh, durability)
     first = made[0]
     draft = first.shared.with_name(f"draft-{name},{signature()}")
-    is_begun = False
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=first.target.place.rights_like)
