@@ -710,6 +710,7 @@ def _check_size(job: Job) -> None:
 
 def check_updatable(store: Store, strategy: Strategy) -> None:
     """Refuse to change the shards of an array whose store cannot replace or edit objects."""
+    store.check_writable()
     _check_library(strategy)
     if strategy.in_place:
         require(store, Capability.EDIT, field="strategy", value=strategy.label)

@@ -56,6 +56,7 @@ def stop(*_):
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 def test_it_is_begun_stopped_and_made_by_the_same_call(service, url):
     ds = dataset(title="it")
@@ -77,6 +78,7 @@ def test_it_is_begun_stopped_and_made_by_the_same_call(service, url):
     check(service, url, dataset(7, title="new"))
 
 
+@pytest.mark.long
 def test_requests_of_one_more_variable(moto_server, environment, url):
     """The root, which lists all of them, is put once, and is not read once more for each."""
     seen, of_root = [], []

@@ -136,7 +136,7 @@ def test_fewer_bytes_are_stored(tmp_path):
 @pytest.mark.parametrize("n", [24, 20_000])
 def test_files_that_are_opened_without_chunks(tmp_path, n):
     """Small variables are loaded; large ones are read and rounded by tasks, never as a whole."""
-    source = fields(n)[["rain", "t2m"]]
+    source = fields(n, chunks=max(5, n // 5))[["rain", "t2m"]]
     source.to_zarr(tmp_path / "source.zarr", zarr_format=3)
     with xr.open_zarr(tmp_path / "source.zarr", chunks=None) as found:
         found.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=6)
@@ -263,6 +263,7 @@ def root(tmp_path):
     return tmp_path / "x.zarr"
 
 
+@pytest.mark.long
 def test_steps_are_rounded_as_those_of_the_store(root):
     more = fields().isel(time=slice(10, 24))
     for other in (None, 6, {"t2m": 8}, {"t2m": 7, "rain": 7}):
@@ -275,6 +276,7 @@ def test_steps_are_rounded_as_those_of_the_store(root):
     check_rounded(root, fields(), {"t2m": 7})
 
 
+@pytest.mark.long
 def test_steps_that_say_that_they_are_rounded(root, tmp_path):
     more = fields().isel(time=slice(10, 24))
     more.shardwrite.to_zarr(tmp_path / "more.zarr", keep_bits={"t2m": 7})

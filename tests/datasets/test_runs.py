@@ -236,6 +236,7 @@ def test_work_that_variables_share_is_done_once(tmp_path):
     assert len(done) == 4
 
 
+@pytest.mark.long
 def test_what_exists_is_refused_and_replaced(tmp_path):
     root = tmp_path / "x.zarr"
     small(title="old", more=1).shardwrite.to_zarr(root)
@@ -341,6 +342,7 @@ def test_whatever_document_it_dies_before_the_same_call_ends_it(tmp_path, mode):
     assert names == {f"{n}.zarr" for n in range(k + 1)}
 
 
+@pytest.mark.long
 def test_two_programs_make_the_same_call_at_once(tmp_path):
     root = tmp_path / "x.zarr"
     words = [sys.executable, killed.__file__, root, "6", "0.02"]
