@@ -78,9 +78,10 @@ if TYPE_CHECKING:
     from shardwrite.legacy.view import transformer_view
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
+    from shardwrite.operations.design import Design, design
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
-    from shardwrite.operations.read import PresentChunks, from_sharded_zarr, present
+    from shardwrite.operations.read import from_sharded_zarr, present
     from shardwrite.operations.recover import Recovery, recover
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
     from shardwrite.read.census import Census
+    from shardwrite.read.present import PresentChunks
     from shardwrite.runs.result import VolumeResult, WriteResult
     from shardwrite.show.make_report import report
     from shardwrite.show.report import RunReport
@@ -132,10 +134,11 @@ else:
             "shardwrite.datasets.planned": ("DatasetPlan",),
             "shardwrite.datasets.write": ("DatasetResult", "plan_dataset", "write_dataset"),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
+            "shardwrite.operations.design": ("Design", "design"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
-            "shardwrite.operations.read": ("PresentChunks", "present", "from_sharded_zarr"),
+            "shardwrite.operations.read": ("present", "from_sharded_zarr"),
             "shardwrite.operations.recover": ("Recovery", "recover"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
@@ -148,6 +151,7 @@ else:
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("create", "store", "to_sharded_zarr"),
             "shardwrite.read.census": ("Census",),
+            "shardwrite.read.present": ("PresentChunks",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("open_sharded",),
             "shardwrite.show.report": ("RunReport",),
@@ -220,6 +224,7 @@ __all__ = [
     "DaskPatch",
     "DatasetPlan",
     "DatasetResult",
+    "Design",
     "FixedOrder",
     "Hdf5",
     "Part",
@@ -247,6 +252,7 @@ __all__ = [
     "compact",
     "convert_part",
     "create",
+    "design",
     "download",
     "erase",
     "finalize",

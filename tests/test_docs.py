@@ -139,6 +139,7 @@ def test_the_committed_pictures_are_those_that_are_drawn():
     assert (DOCS / "pictures" / "overview.svg").read_text() == pictures["overview"]()
     chart = pictures["chart"](pictures["FIGURES"].read_text())
     assert (DOCS / "pictures" / "chart.svg").read_text() == chart
+    assert (DOCS / "pictures" / "reads.svg").read_text() == pictures["reads"]()
 
 
 def test_the_chart_names_the_commit_of_its_figures():

@@ -15,7 +15,7 @@ from shardwrite.seams import installed, register, resolve
 
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
-    "Write": ("plan", "write", "precomputed", "init", "write-part", "finalize"),
+    "Write": ("design", "plan", "write", "precomputed", "init", "write-part", "finalize"),
     "Convert": ("shard", "unshard", "reshard", "adopt"),
     "Move": ("upload", "download"),
     "Change": ("update", "erase", "compact", "abandon"),
@@ -108,6 +108,11 @@ for _command in (
         "demo",
         "demo:demo",
         help="Write an MRI scan, kill that half way, go on, check and show the array.",
+    ),
+    LateCommand(
+        "design",
+        "design:design",
+        help="Propose shards, inner chunks and codecs for a new array.",
     ),
     LateCommand(
         "download",

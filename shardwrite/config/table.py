@@ -268,6 +268,14 @@ COMPRESSORS = of_keyword(
     "A name alone is followed by crc32c, too.",
 )
 
+ADVICE = Setting(
+    "array.advice",
+    flag,
+    True,
+    "Whether a warning names better shapes where those that are given make very many or very small "
+    "files, large indexes, or shards that nearly fit chunks of the source.",
+)
+
 STRATEGY = of_keyword(
     groups.StrategyKeywords,
     "strategy",
@@ -425,6 +433,14 @@ READ_REQUEST = Setting(
     size,
     "8 MiB",
     "Largest request for several inner chunks of a shard.",
+    travels=True,
+)
+
+INDEX_CACHE = Setting(
+    "read.index-cache",
+    size,
+    "64 MiB",
+    "Memory of a process for the indexes of shards that it has read. With 1 B, none is kept.",
     travels=True,
 )
 
