@@ -12,7 +12,7 @@ import errno
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -51,6 +51,13 @@ def normalize(
 ) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis, from any form that dask accepts."""
     full: tuple[tuple[int, ...], ...]
+    if isinstance(chunks, Mapping) and not set(chunks) <= set(range(len(shape))):
+        raise SpecError(
+            "not the number of an axis",  # dask would leave it out
+            field="chunks",
+            value=chunks,
+            remedy="name each axis by its number, from 0",
+        )
     try:
         previous_chunks = (
             None
