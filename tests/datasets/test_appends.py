@@ -443,6 +443,22 @@ def test_another_append_is_told_of_one_that_has_changed_some_lengths(both):
 
 
 @pytest.mark.parametrize("n_changed", [0, 2, 6])
+def test_it_is_given_up_in_a_copy(tmp_path, n_changed):
+    """The state holds no path of its own, so the copy is that of another place."""
+    home, copy = tmp_path / "a", tmp_path / "b"
+    steps(0, 10).shardwrite.to_zarr(home / "x.zarr", append_dim="time", **SIZES)
+    grown(home / "x.zarr", n_changed)
+    shutil.copytree(home, copy)
+    assert shardwrite.abandon(copy / "x.zarr") != []
+    check(copy / "x.zarr", steps(0, 10), consolidated=False)
+    for place in (copy, home):
+        steps(10, 15).shardwrite.to_zarr(place / "x.zarr", append_dim="time")
+        check(place / "x.zarr", steps(0, 15))
+        check(place / "x.zarr", steps(0, 15), consolidated=False)
+        assert [path.name for path in place.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.parametrize("n_changed", [0, 2, 6])
 @pytest.mark.parametrize("stop", [12, 17])
 @pytest.mark.parametrize("how", [{}, {"source_id": "night"}])
 def test_an_append_of_another_length_is_told_of_one_that_has_not_ended(both, n_changed, stop, how):
