@@ -562,6 +562,36 @@ def test_a_region_is_interrupted(both, is_given_up):
     assert not list(both.ours.rglob("*.shardwrite"))
 
 
+# ---- The same call in two processes
+
+
+def test_whoever_joins_an_append_may_have_changed_all_lengths_before_its_begin_is_over(
+    both, monkeypatch
+):
+    def append():
+        return [steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time", source_id="it")]
+
+    joiner = seams.Joiner(monkeypatch, append, "list arrays again")
+    seams.after(monkeypatch, "claim the arrays of a run", joiner.come, once=True)
+    results = append() + joiner.end()
+    assert len(results) == 2
+    check(both.ours, steps(0, 15))
+    check(both.ours, steps(0, 15), consolidated=False)
+    assert not list(both.ours.parent.rglob("*.shardwrite"))
+
+
+def test_what_another_program_appends_while_an_append_begins_is_not_written_over(both, monkeypatch):
+    def grow(*_):
+        group = zarr.open_group(both.ours, mode="r+", use_consolidated=False)
+        group["w"].append(np.full(5, 7.0))
+
+    seams.after(monkeypatch, "claim the arrays of a run", grow, once=True)
+    with pytest.raises(JournalError, match=r"the shape of .*w became \[15\] while"):
+        steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time")
+    assert (zarr.open_array(both.ours, path="w", mode="r")[10:] == 7).all()
+    assert not list(both.ours.parent.rglob("*.shardwrite"))
+
+
 # ---- Kills
 
 
