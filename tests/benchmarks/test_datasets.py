@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,10 @@ def test_the_table_compares_medians():
         return [{"seconds": s, "memory": 5e6, "stored": 7e6} for s in seconds]
 
     found = {"a": {"shardwrite": runs(1, 2, 9), "xarray": runs(4, 4, 4), "xarray-zarrs": runs(3)}}
-    console = Console(width=120, record=True, quiet=True)
-    console.print(datasets._table(found, "it"))
-    rows = [line.split("│")[1:-1] for line in console.export_text().splitlines() if "│" in line]
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(datasets._table(found, "it"))
+    rows = [line.split("│")[1:-1] for line in shown.get().splitlines() if "│" in line]
     cells = [[cell.strip() for cell in row] for row in rows]
     assert [row[1:4] for row in cells] == [
         ["shardwrite", "2.000", "1.50"],

@@ -159,7 +159,9 @@ def test_what_does_not_go_with_a_session(repository, how, told):
 
 def test_what_cannot_be_committed_is_refused(repository, tmp_path):
     session = repository.writable_session("main")
-    with pytest.raises(SpecError, match=r"no session that can be committed; give the session"):
+    with pytest.raises(
+        SpecError, match=r"no session that can be committed; give to_zarr a session"
+    ):
         steps(0, 3).shardwrite.to_zarr(session.store)
     with pytest.raises(SpecError, match="a session that only reads"):
         steps(0, 3).shardwrite.to_zarr(repository.readonly_session("main"))
