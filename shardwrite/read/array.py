@@ -60,6 +60,13 @@ def normalize(
 ) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis, from any form that dask accepts."""
     full: tuple[tuple[int, ...], ...]
+    if isinstance(chunks, Mapping) and not set(chunks) <= set(range(len(shape))):
+        raise SpecError(
+            "not the number of an axis",  # dask would leave it out
+            field="chunks",
+            value=chunks,
+            remedy="name each axis by its number, from 0",
+        )
     try:
         previous_chunks = (
             None

@@ -246,3 +246,44 @@ def test_the_command(tmp_path):
     assert found["candidates"][0]["reads"][0]["shape"] == [1, 64, 64]
     refused = printed("design", "32,64", code=2)
     assert "--dtype" in refused
+
+
+def test_sizes_by_axes_in_calls_and_commands(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(32 * 64 * 64, dtype="u2").reshape(32, 64, 64))
+    words = ("--shards", "time=16,...=2 chunks", "--chunks", "0=8,...=16")
+    printed(
+        *("write", tmp_path / "x.npy", tmp_path / "x.zarr"), *words, "--dimension-names", "time,y,x"
+    )
+    grid = open_sharded(tmp_path / "x.zarr").metadata.grid
+    assert (grid.shards, grid.chunks) == ((16, 32, 32), (8, 16, 16))
+    path = tmp_path / "y.zarr"
+    shardwrite.create(
+        path,
+        (32, 64),
+        "u1",
+        shards={"t": -1, ...: 32},
+        chunks={...: 16},
+        dimension_names=("t", "x"),
+    )
+    assert open_sharded(path).metadata.grid.shards == (32, 32)
+    # In a conversion, shards are numbers of inner chunks.
+    shardwrite.reshard(tmp_path / "x.zarr", tmp_path / "z.zarr", shards={"time": -1, ...: 1})
+    assert open_sharded(tmp_path / "z.zarr").metadata.grid.shards == (32, 16, 16)
+    shardwrite.reshard(
+        tmp_path / "x.zarr", tmp_path / "w.zarr", shards="2 chunks", chunks={"time": 4, ...: -1}
+    )
+    grid = open_sharded(tmp_path / "w.zarr").metadata.grid
+    assert (grid.shards, grid.chunks) == ((8, 64, 64), (4, 64, 64))
+    told = printed("plan", tmp_path / "x.npy", "--shards", "q=4", code=2)
+    assert "no axis is named 'q'" in told
+    told = printed("plan", tmp_path / "x.npy", "--source-chunks", "q=4", code=2)
+    assert "not the number of an axis" in told
+
+
+def test_sizes_by_axes_are_compared_with_an_array_that_exists(tmp_path):
+    x = da.ones((32, 64), chunks=16, dtype="u1")
+    how = {"chunks": {"x": 8, ...: 16}, "dimension_names": ("t", "x"), "mode": "a"}
+    x.to_sharded_zarr(tmp_path / "x.zarr", shards={"x": 16}, **how)
+    x.to_sharded_zarr(tmp_path / "x.zarr", shards={"x": 16}, **how)
+    with pytest.raises(SpecError, match="is not that of the array that exists"):
+        x.to_sharded_zarr(tmp_path / "x.zarr", shards={"x": 32}, **how)
