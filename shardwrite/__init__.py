@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite import errors
 from shardwrite._lazy import LateMethod, attach, when_imported
-from shardwrite._version import __version__
 from shardwrite.config.table import Setting as _Setting
 from shardwrite.config.table import as_tree as _as_tree
 from shardwrite.config.table import use as _use
@@ -56,6 +55,7 @@ for _kind, _name, _place in (
     _register(_kind, _name, f"{__name__}.{_place}")
 
 if TYPE_CHECKING:
+    from shardwrite._version import __version__
     from shardwrite.convert.convert import (
         plan_reshard,
         reshard,
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from shardwrite.legacy.view import transformer_view
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
+    from shardwrite.operations.design import Design, design
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
     from shardwrite.operations.read import from_sharded_zarr, present
@@ -108,6 +109,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite._version": ("__version__",),
             "shardwrite.hdf5.strategy": ("Hdf5",),
             "shardwrite.volumes.sharding": ("ShardingParameters",),
             "shardwrite.format.strategies": ("register_strategy", "AppendOnly", "FixedOrder"),
@@ -132,6 +134,7 @@ else:
             "shardwrite.datasets.planned": ("DatasetPlan",),
             "shardwrite.datasets.write": ("DatasetResult", "plan_dataset", "write_dataset"),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
+            "shardwrite.operations.design": ("Design", "design"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
@@ -221,6 +224,7 @@ __all__ = [
     "DaskPatch",
     "DatasetPlan",
     "DatasetResult",
+    "Design",
     "FixedOrder",
     "Hdf5",
     "Part",
@@ -248,6 +252,7 @@ __all__ = [
     "compact",
     "convert_part",
     "create",
+    "design",
     "download",
     "erase",
     "finalize",

@@ -10,13 +10,12 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from shardwrite._version import __version__
 from shardwrite.cli.terminal import Program, write_commands
 from shardwrite.seams import installed, register, resolve
 
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
-    "Write": ("plan", "write", "precomputed", "init", "write-part", "finalize"),
+    "Write": ("design", "plan", "write", "precomputed", "init", "write-part", "finalize"),
     "Convert": ("shard", "unshard", "reshard", "adopt"),
     "Move": ("upload", "download"),
     "Change": ("update", "erase", "compact", "abandon"),
@@ -65,7 +64,7 @@ class LateProgram(Program):
     cls=LateProgram,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-@click.version_option(__version__)
+@click.version_option(package_name="shardwrite")
 def main() -> None:
     """Write large arrays as sharded Zarr v3 arrays, in parallel.
 
@@ -109,6 +108,11 @@ for _command in (
         "demo",
         "demo:demo",
         help="Write an MRI scan, kill that half way, go on, check and show the array.",
+    ),
+    LateCommand(
+        "design",
+        "design:design",
+        help="Propose shards, inner chunks and codecs for a new array.",
     ),
     LateCommand(
         "download",

@@ -268,6 +268,14 @@ COMPRESSORS = of_keyword(
     "A name alone is followed by crc32c, too.",
 )
 
+ADVICE = Setting(
+    "array.advice",
+    flag,
+    True,
+    "Whether a warning names better shapes where those that are given make too many or too small "
+    "files, large indexes, or shards that nearly fit chunks of the source.",
+)
+
 STRATEGY = of_keyword(
     groups.StrategyKeywords,
     "strategy",

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from shardwrite.operations.keywords import OF_URLS, ProgressKeywords, ReturnKeywords
+from shardwrite.operations.keywords import (
+    OF_URLS,
+    CommitKeywords,
+    ProgressKeywords,
+    ReturnKeywords,
+)
 from shardwrite.options import (
     Keywords,
     PlanKeywords,
@@ -19,7 +24,7 @@ from shardwrite.options import (
     same_as,
 )
 
-Sizes = str | int | Mapping[Any, int] | None
+Sizes = str | int | Mapping[Any, int | str] | None
 """Sizes along named dimensions, bytes as text, a number of chunks, ``"auto"`` or None."""
 
 
@@ -34,9 +39,10 @@ class SizeKeywords(Keywords):
         "auto",
         """Size of a shard of each variable. A mapping such as ``{"time": 720, ...: -1}`` has
         numbers of elements along dimensions. A dimension with -1 is whole, as are all that are not
-        named. The key ``...`` gives these another size. A number such as 8 is that of the inner
-        chunks along each dimension of a shard. A text such as ``"256MB"`` is a decoded size, and
-        ``"auto"`` leaves the choice to the planner. ``shards=None`` writes arrays without shards. A
+        named. The key ``...`` gives these another size. A number such as 8, or a text such as
+        ``"8 chunks"``, is that of the inner chunks along each dimension of a shard. Such a text may
+        stand for one dimension, too. A text such as ``"256MB"`` is a decoded size, and ``"auto"``
+        leaves the choice to the planner. ``shards=None`` writes arrays without shards. A
         variable of up to 1 MiB is one chunk without shards, unless `encoding` has sizes for
         it.""",
         kind="mapping of str to int, or a single int, str or None",
@@ -117,10 +123,12 @@ class PlanDatasetKeywords(IntoKeywords, SizeKeywords, ViaKeywords, StateKeywords
 
 
 @keywords
-class WriteDatasetKeywords(ProgressKeywords, RunKeywords, PlanDatasetKeywords):
+class WriteDatasetKeywords(CommitKeywords, ProgressKeywords, RunKeywords, PlanDatasetKeywords):
     """What makes a dataset in a store."""
 
     HELP: ClassVar[Mapping[str, str]] = {
+        "message": """Message of the commit, if the store is a session of Icechunk. By default it
+        names the first variables.""",
         "keep_report": """Keep a report of the run in each array, as ``shardwrite-report.json``
         beside the receipt. :func:`report` reads it.""",
     }
@@ -156,8 +164,9 @@ class WriteMethodArguments(WriteDatasetKeywords):
 
     store: Any = argument(
         """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; a
-        group of zarr-python; or a dictionary, which gets the objects.""",
-        kind="str, path, dict, or store or group of zarr-python",
+        group of zarr-python; a session of Icechunk, which is committed once; or a dictionary, which
+        gets the objects.""",
+        kind="str, path, dict, store or group of zarr-python, or session of Icechunk",
     )
 
 

@@ -31,11 +31,17 @@ from shardwrite.journal.begin import (
 )
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.journal.takeover import TAKEN, cancel_begin, discard_run, refuse_consuming
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty, run_in
+from shardwrite.journal.takeover import (
+    TAKEN,
+    cancel_begin,
+    cancel_unused,
+    discard_run,
+    refuse_consuming,
+)
 from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.plan.identity import Bounds, Identity, ShardWindow
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
 
 _MAX_TRIES = 3
@@ -115,7 +121,8 @@ def look_beside(target: Target) -> Beside:
         told = [removal for _, removal in looks]
         if whole is None or not whole.makes_array:
             unknown = target.place.unknown_run()
-            told.append("" if unknown is None else unknown.told)
+            is_unknown = unknown is not None and unknown.run not in [run.run for run in updates]
+            told.append(unknown.told if unknown is not None and is_unknown else "")
         return Beside(whole, updates, tuple(filter(None, told)))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
@@ -129,7 +136,9 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
     - `restart`: give up updates of dead processes that are in the way. A run that makes the array
       is never given up here.
     """
+    known = {run_in(target.run_path / "plan.json")}
     for other in tidied_neighbours(target):
+        known.add(other.run)
         shared = _shared(intent.shards_from, other.record.shards_from)
         if shared == 0:
             continue
@@ -144,7 +153,7 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
             continue
         raise unfinished(other, shared, is_replaced=intent.makes_array)
     unknown = None if intent.makes_array else target.place.unknown_run()
-    if unknown is not None:
+    if unknown is not None and unknown.run not in known:
         raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(target.run_path))
 
 
@@ -281,12 +290,13 @@ def begin_beside(
         planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
             for run, is_new in begun:
-                if not (is_new and run.makes_array and _is_alone(run)):
+                is_free = not attempt and run.target in free
+                if not (is_new and run.makes_array and _is_alone(run, is_free=is_free)):
                     refuse_overlapping_runs(run.target, run.record, restart=False)
         except JournalError as error:
             if new is None:
                 raise
-            cancel_begin(new, is_claimed=True)
+            cancel_unused(new)
             if attempt == _MAX_TRIES or isinstance(error, UntrustedStateError):
                 raise
             # The pause is random so that one of the two processes is alone.
@@ -304,14 +314,15 @@ def begin_beside(
     return begun
 
 
-def _is_alone(run: RunDirectory) -> bool:
+def _is_alone(run: RunDirectory, *, is_free: bool) -> bool:
     """Whether nothing but a new run that makes an array lies beside that array.
 
+    - `is_free`: whether nothing lay there a moment ago, and so no update of an array either.
     - Raises UntrustedStateError if what lies there is not trusted.
     """
     target = run.target
     if is_private(target.beside):  # nobody else has made anything there
-        return not is_there(target.beside / UPDATES)
+        return is_free or not is_there(target.beside / UPDATES)
     own = target.run_path / "plan.json"
     return all(path == own or path.is_relative_to(run.path) for path in require_trusted(target))
 
@@ -392,10 +403,10 @@ def unfinished_updates(target: Target) -> Iterator[RunDirectory]:
             yield run
 
 
-def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
-    """Region of an append of the same source that has not ended, or whose end was interrupted.
+def unfinished_append(target: Target, source: str, axis: int) -> RunDirectory | None:
+    """An append of the same source that has not ended, or whose end was interrupted.
 
-    - Returns: start and stop along each axis, in elements, or None where there is no such append.
+    - Returns: the run, which has a region, or None where there is no such append.
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for run in unfinished_updates(target):
@@ -403,5 +414,5 @@ def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
             continue
         identity = run.record.identity
         if identity.append_axis == axis and identity.source == source:
-            return identity.region
+            return run
     return None

@@ -29,7 +29,7 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import ranks_of_objects
-from shardwrite.runs.array_plan import plan_array
+from shardwrite.runs.array_plan import advised, plan_array
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES
 
@@ -258,6 +258,7 @@ def plan(call: PlanArguments) -> Plan:
     options, source = options_from(call, PlanOptions), as_source_array(call.x)
     array, engine = source.described(options_from(call, ArrayOptions)), active_engine()
     if call.store is None:
-        return plan_array(source.array, engine, array, options)
+        return advised(plan_array(source.array, engine, array, options), array)
     into = target_via(resolve_new(call.store, call.name, call.run_dir, array.format), call.via)
-    return with_traffic(plan_array(source.array, engine, array, options, into.store), into)
+    made = plan_array(source.array, engine, array, options, into.store)
+    return with_traffic(advised(made, array), into)

@@ -61,7 +61,7 @@ from shardwrite.place.target import (
     target_via,
 )
 from shardwrite.plan.options import PlanOptions, resolve_shapes
-from shardwrite.runs.array_plan import ArrayChunks, plan_array, plan_without_data
+from shardwrite.runs.array_plan import ArrayChunks, advised, plan_array, plan_without_data
 from shardwrite.runs.execute import Run, execute
 from shardwrite.runs.job import Job, NoChunks, RunOptions, for_new_array
 from shardwrite.runs.result import WriteResult, has_ended
@@ -259,7 +259,12 @@ def _check_agrees(x: Any, existing: ArrayMetadata, array: ArrayOptions) -> None:
         and getattr(array, field.name) != field.default
     }
     shards, chunks, _ = resolve_shapes(
-        shape, existing.itemsize or 1, array.shards, array.chunks, source.chunks
+        shape,
+        existing.itemsize or 1,
+        array.shards,
+        array.chunks,
+        source.chunks,
+        existing.document.get("dimension_names"),
     )
     is_sharded = array.shards is not None if "shards" in asked else existing.is_sharded
     wanted = make_metadata(shape, existing.dtype, shards if is_sharded else None, chunks, array)
@@ -392,7 +397,9 @@ def to_sharded_zarr(call: WriteArguments) -> WriteResult | Delayed | dask.array.
     source = as_source_array(call.x)
     into = target_via(resolve_new(store, name, call.run_dir, array.format), call.via)
     words.check(source.array)
-    plan = plan_array(source.array, engine, source.described(array), options, into.store)
+    described = source.described(array)
+    plan = plan_array(source.array, engine, described, options, into.store)
+    plan = advised(plan, described)
     job = Job(ArrayChunks(source.array), plan, into, for_new_array(run))
     if not call.compute:
         from shardwrite.runs.delayed import as_delayed  # compute=False
@@ -490,6 +497,7 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
             source, described = given_source.array, given_source.described(array)
             words.check(source)
             plan = plan_array(source, engine, described, options, target.store)
+            plan = advised(plan, described)
             job = Job(ArrayChunks(source), plan, target, run)
         else:
             from shardwrite.operations.region import region_job  # updates only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -13,7 +13,7 @@ from shardwrite.checks import flag, is_number, is_whole
 from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
-from shardwrite.grid import Shape, Sized, ceil_div
+from shardwrite.grid import Shape, ShardGrid, Sized, ceil_div
 from shardwrite.options import PlanKeywords
 from shardwrite.plan.partition import check_extents
 from shardwrite.results import human
@@ -22,18 +22,6 @@ __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 
 
 # ---- Shapes, from the arguments `shards=` and `chunks=`
-
-
-_INNER_NBYTES = 512 * 2**10
-
-_SMALLEST_SHARE = 16
-"""Chunks whose sides are powers of two have at least this part of the bytes that are wanted."""
-
-_MOST_TRIED = 10**5  # divisors of a side
-
-_SHARD_NBYTES = 64 * 2**20
-
-_SHARD_RANGE = (10 * 10**6, 100 * 10**6)
 
 
 def parse_nbytes(text: str, field: str) -> int:
@@ -64,25 +52,51 @@ def resolve_shapes(
     shards: Sized,
     chunks: Sized,
     source_chunks: Sequence[Sequence[int]],
+    names: Sequence[Hashable] | None = None,
 ) -> tuple[Shape, Shape, tuple[str, ...]]:
     """Resolve the arguments `shards` and `chunks` to shapes.
 
-    - `shards`: A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"``. None
-      is an array without shards, whose objects are single chunks.
-    - `chunks`: the same; here None means ``"auto"``.
+    - `shards`: A shape, one size for all axes, sizes by the names of axes, a decoded size in bytes
+      as text, a number of inner chunks such as ``"8 chunks"``, or ``"auto"``. None is an array
+      without shards, whose objects are single chunks.
+    - `chunks`: the same, but for a number of chunks; here None means ``"auto"``.
+    - `names`: names of the axes.
     - Raises SpecError if a shape has the wrong number of axes, or a size is not a positive integer
       or is larger than 2**62. Also if a text is not a number of bytes, or `shards` is not a
       multiple of `chunks`.
     """
-    notes = []
+    notes: list[str] = []
     check_extents("shape", shape, shape)
+    if isinstance(chunks, Mapping):
+        given = by_axis("chunks", chunks, names, len(shape))
+        chunks = tuple(
+            max(1, n) if size == WHOLE else int(size) for size, n in zip(given, shape, strict=True)
+        )
+    if isinstance(shards, Mapping) or n_chunks_in(shards) is not None:
+        _, chunks, told = (
+            ((), chunks, ())
+            if isinstance(shards, Mapping) and not any(map(n_chunks_in, shards.values()))
+            else resolve_shapes(shape, itemsize, None, chunks, source_chunks)
+        )
+        notes += [note for note in told if note.startswith("chunks")]
+        shards = _shards_in_chunks(shards, chunks, shape, names)
     explicit_shards = explicit_sizes(shards, len(shape), "shards")
     explicit_chunks = explicit_sizes(chunks, len(shape), "chunks")
     for name, sizes in (("shards", explicit_shards), ("chunks", explicit_chunks)):
         check_extents(name, sizes, sizes or ())
+    if explicit_chunks is None or (shards is not None and explicit_shards is None):
+        from shardwrite.plan import design  # for shapes that nobody has given
     if explicit_chunks is None:
-        target = _INNER_NBYTES if chunks in (None, "auto") else parse_nbytes(str(chunks), "chunks")
-        explicit_chunks = _auto_chunks(shape, itemsize, target, explicit_shards)
+        target = design.INNER_NBYTES
+        if chunks in (None, "auto"):
+            explicit_chunks = (
+                design.auto_shapes(shape, itemsize, source_chunks)[1]
+                if isinstance(shards, str) and shards == "auto"
+                else design.chunks_in(shape, itemsize, target, explicit_shards)
+            )
+        else:
+            target = parse_nbytes(str(chunks), "chunks")
+            explicit_chunks = design.chunks_in(shape, itemsize, target, explicit_shards)
         notes.append(
             f"chunks {explicit_chunks}: "
             f"{human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}"
@@ -92,11 +106,13 @@ def resolve_shapes(
         notes.append("no shards: each chunk is a file")
     elif explicit_shards is None:
         if shards == "auto":
-            explicit_shards, why = _auto_shards(shape, itemsize, explicit_chunks, source_chunks)
+            explicit_shards, why = design.auto_shards(
+                shape, itemsize, explicit_chunks, source_chunks
+            )
         else:
             target = parse_nbytes(str(shards), "shards")
             explicit_shards, why = (
-                _grow(shape, itemsize, explicit_chunks, target),
+                design.shards_within(shape, itemsize, explicit_chunks, target),
                 f"at most {human(target)} decoded",
             )
         notes.append(f"shards {explicit_shards}: {why}")
@@ -113,10 +129,142 @@ def resolve_shapes(
     return explicit_shards, explicit_chunks, tuple(notes)
 
 
+WHOLE = -1
+"""Size of a whole axis, where sizes are given by the names of axes."""
+
+_CHUNKS = re.compile(r"\s*([1-9][0-9]{0,17}) chunks?\s*")
+
+
+def n_chunks_in(size: Any) -> int | None:
+    """The number in a text such as ``"8 chunks"``; None if it is no such text."""
+    found = _CHUNKS.fullmatch(size) if isinstance(size, str) else None
+    return None if found is None else int(found[1])
+
+
+def by_axis(
+    field: str, sizes: Mapping[Any, int | str], names: Sequence[Hashable] | None, ndim: int
+) -> list[int | str]:
+    """The size of each axis, from a mapping of names or numbers of axes.
+
+    ``...`` is for all axes that the mapping does not name. Without it, they are whole.
+
+    - Raises SpecError if there is no such axis, or a size is none.
+    """
+    words = list(names or [None] * ndim)
+    keys = [[word, axis] if word is not None else [axis] for axis, word in enumerate(words)]
+    known = {key for each in keys for key in each} | {...}
+    for key, size in sizes.items():
+        if key not in known or isinstance(key, bool):
+            told = ", ".join(str(each[0]) for each in keys)
+            raise SpecError(
+                f"no axis is named {key!r}",
+                field=field,
+                value=sizes,
+                remedy=f"the axes are {told}; `...` stands for the rest",
+            )
+        check_size(field, sizes, size)
+    rest = sizes.get(..., WHOLE)
+    return [next((sizes[key] for key in each if key in sizes), rest) for each in keys]
+
+
+def check_size(field: str, value: Any, size: Any) -> None:
+    """Refuse what is no size of one axis."""
+    is_counted = field == "shards" and n_chunks_in(size) is not None
+    if not (is_counted or is_whole(size, 1) or (is_whole(size) and size == WHOLE)):
+        counts = ', or a number of inner chunks such as "8 chunks"' if field == "shards" else ""
+        raise SpecError(
+            f"{size!r} is no size",
+            field=field,
+            value=value,
+            remedy="give positive whole numbers of elements, or -1 for a whole dimension" + counts,
+        )
+
+
+def shard_side(size: int | str, n: int, unit: int) -> int:
+    """Side of a shard, from the size that is given for an axis of `n` elements.
+
+    - `unit`: side of an inner chunk, or what it may be.
+    """
+    n_chunks, most = n_chunks_in(size), ceil_div(max(1, n), unit)
+    if n_chunks is not None:
+        return min(n_chunks, most) * unit
+    return most * unit if size == WHOLE else int(size)
+
+
+def units_of(chunks: Sized, shape: Shape) -> Shape:
+    """What the shards of whole axes are multiples of.
+
+    If inner chunks are left to the planner, it takes powers of two that divide a shard. A shard of
+    an odd length would have inner chunks of one element, so it is made up to an eighth longer.
+    """
+    if isinstance(chunks, tuple) and len(chunks) == len(shape):
+        return chunks
+    if is_whole(chunks, 1):
+        return (int(chunks),) * len(shape)
+    return tuple(2 ** max(0, (n // 8).bit_length() - 1) for n in shape)
+
+
+def _shards_in_chunks(
+    shards: Any, chunks: Sized, shape: Shape, names: Sequence[Hashable] | None
+) -> Shape:
+    """Shards whose sizes are given by the names of axes, or as one number of inner chunks."""
+    sizes = (
+        by_axis("shards", shards, names, len(shape))
+        if isinstance(shards, Mapping)
+        else [shards] * len(shape)
+    )
+    units = units_of(chunks, shape)
+    return tuple(map(shard_side, sizes, shape, units))
+
+
+_MANY_FILES = 10**6  # a listing of more takes minutes, and many sites allow no more
+
+_SMALL_FILE, _FEW_FILES = 4 * 10**6, 1000  # files that are busy with their names, if not so few
+
+_LARGE_INDEX = 2**16  # bytes that the first request for a shard brings anyway
+
+_NEARLY = 0.1  # how far a shard is from whole chunks of the source, as a share of them
+
+
+def flaws_of(
+    grid: ShardGrid, itemsize: int, source_chunks: Sequence[Sequence[int]], memory_nbytes: int
+) -> list[str]:
+    """What is wrong with shapes, where others would be better; most of the time nothing.
+
+    - `memory_nbytes`: what a process may use.
+    """
+    flaws, n_files = [], grid.n_shards
+    shard_nbytes = itemsize * math.prod(grid.shards)
+    chunk_nbytes, index_nbytes = itemsize * math.prod(grid.chunks), 16 * grid.n_chunks_per_shard
+    if n_files > _MANY_FILES or (n_files > _FEW_FILES and shard_nbytes < _SMALL_FILE):
+        flaws.append(f"{n_files:,} files of {human(shard_nbytes)} decoded")
+    if index_nbytes > max(_LARGE_INDEX, chunk_nbytes):
+        flaws.append(
+            f"a read of one inner chunk of {human(chunk_nbytes)} takes an index of "
+            f"{human(index_nbytes)}"
+        )
+    if shard_nbytes > memory_nbytes:
+        flaws.append(f"a shard has {human(shard_nbytes)}, and a process {human(memory_nbytes)}")
+    for axis, (size, sizes) in enumerate(zip(grid.shards, source_chunks, strict=True)):
+        step = sizes[0] if len(sizes) > 2 else 0
+        if 0 < step < grid.shape[axis] and size < grid.shape[axis] and sizes[1] == step:
+            ratio = max(size, step) / min(size, step)
+            if 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
+                flaws.append(f"shards of {size} nearly fit source chunks of {step} on axis {axis}")
+    return flaws
+
+
 def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
     """Return the shape that `value` gives, or None if it is None or a text."""
     if value is None or isinstance(value, str):
         return None
+    if isinstance(value, Mapping):
+        raise SpecError(
+            "sizes by the names of axes are not taken here",
+            field=field,
+            value=value,
+            remedy=f"give {ndim} sizes, or one for all axes",
+        )
     sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
     for size in sizes or ([] if isinstance(value, Sequence) else [value]):
         if not is_whole(size, 1):
@@ -134,102 +282,6 @@ def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
             remedy=f"give {ndim} sizes, or one for all axes",
         )
     return tuple(int(size) for size in sizes)
-
-
-def _auto_chunks(shape: Shape, itemsize: int, target: int, shards: Shape | None) -> Shape:
-    """Choose inner chunks of at most `target` bytes that are close to cubes.
-
-    Their sides are powers of two, which also divide the sides of `shards` if these are given. Where
-    chunks would be far too small by that, as in shards of 365 days, they are any divisors.
-    """
-    if shards is None:
-        return _grown(itemsize, target, [_powers(2 * max(1, n) - 1) for n in shape])
-    powers = [[side for side in _powers(n) if n % side == 0] for n in shards]
-    chunks = _grown(itemsize, target, powers)
-    enough = min(target, itemsize * math.prod(shards)) // _SMALLEST_SHARE
-    if itemsize * math.prod(chunks) >= enough:
-        return chunks
-    return _grown(itemsize, target, [_divisors(n) for n in shards])
-
-
-def _grown(itemsize: int, target: int, sides: Sequence[Sequence[int]]) -> Shape:
-    """Chunks of at most `target` bytes, of which the shortest side grows first.
-
-    - `sides`: for each axis, the sides that it may have, beginning with 1.
-    """
-    at = [0] * len(sides)
-    growing = True
-    while growing:
-        growing = False
-        for axis in sorted(range(len(sides)), key=lambda a: (sides[a][at[a]], -a)):
-            longer = [n + (a == axis) for a, n in enumerate(at)]
-            if longer[axis] == len(sides[axis]):
-                continue
-            nbytes = itemsize * math.prod(own[n] for own, n in zip(sides, longer, strict=True))
-            if nbytes <= target:
-                at, growing = longer, True
-                break
-    return tuple(own[n] for own, n in zip(sides, at, strict=True))
-
-
-def _powers(most: int) -> list[int]:
-    """Powers of two up to a number."""
-    return [1 << n for n in range(most.bit_length())]
-
-
-def _divisors(n: int) -> list[int]:
-    """Divisors of a number in ascending order; of more than 10**10, those with a small factor."""
-    small = [k for k in range(1, min(math.isqrt(n), _MOST_TRIED) + 1) if n % k == 0]
-    return sorted({*small, *(n // k for k in small)})
-
-
-def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:
-    """Choose a shard of at most `target` bytes, or of one inner chunk if that is larger.
-
-    The inner chunk is doubled along the shortest side until the limit or the array is reached.
-    """
-    counts = [1] * len(shape)
-    growing = True
-    while growing:
-        growing = False
-        for axis in sorted(range(len(shape)), key=lambda a: (counts[a] * chunks[a], -a)):
-            covered = counts[axis] * chunks[axis] >= shape[axis]
-            if not covered and itemsize * math.prod(counts) * math.prod(chunks) * 2 <= target:
-                counts[axis] *= 2
-                growing = True
-                break
-    needed = [ceil_div(max(1, n), c) for n, c in zip(shape, chunks, strict=True)]
-    return tuple(min(k, n) * c for k, n, c in zip(counts, needed, chunks, strict=True))
-
-
-def _auto_shards(
-    shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]
-) -> tuple[Shape, str]:
-    """Choose a shard and explain the choice.
-
-    A shard covers one source chunk, if that makes 10 to 100 MB decoded and source chunks are
-    multiples of inner chunks. Otherwise a shard grows to at most 64 MiB.
-    """
-    by_source = tuple(
-        ceil_div(max(sizes, default=1) or 1, c) * c
-        for sizes, c in zip(source_chunks, chunks, strict=True)
-    )
-    nbytes = itemsize * math.prod(by_source)
-    low, high = _SHARD_RANGE
-    aligned = all(
-        max(sizes, default=1) % c == 0 or len(sizes) == 1
-        for sizes, c in zip(source_chunks, chunks, strict=True)
-    )
-    if low <= nbytes <= high and aligned:
-        return by_source, f"one for each chunk of the source, {human(nbytes)} decoded"
-    grown = _grow(shape, itemsize, chunks, _SHARD_NBYTES)
-    return (
-        grown,
-        (
-            f"{human(itemsize * math.prod(grown))} decoded, "
-            f"aimed at {human(low)} to {human(high)} a file"
-        ),
-    )
 
 
 # ---- Keywords

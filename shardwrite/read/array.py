@@ -60,6 +60,13 @@ def normalize(
 ) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis, from any form that dask accepts."""
     full: tuple[tuple[int, ...], ...]
+    if isinstance(chunks, Mapping) and not set(chunks) <= set(range(len(shape))):
+        raise SpecError(
+            "not the number of an axis",  # dask would leave it out
+            field="chunks",
+            value=chunks,
+            remedy="name each axis by its number, from 0",
+        )
     try:
         previous_chunks = (
             None
@@ -784,7 +791,8 @@ def is_being_made(place: Place) -> bool:
     """Whether a run that has not ended is to make an array at a place."""
     if isinstance(place, Directory):
         return is_file(place.beside / "plan.json")
-    return place.unknown_run() is not None
+    unknown = place.unknown_run()
+    return unknown is not None and unknown.makes_array
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:

@@ -10,9 +10,11 @@ are sent. Otherwise each task cuts its chunks itself, because that copies nothin
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,20 +28,29 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import DataNode, GraphNode, List, Task, TaskRef
 
 import shardwrite._dask as dask
-from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting, refused, value_of
+from shardwrite.config.table import (
+    ADVICE,
+    COMPRESSORS,
+    INNER_CHUNKS,
+    SHARDS,
+    Setting,
+    refused,
+    value_of,
+)
 from shardwrite.engines.local import Engine
 from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, Shape
+from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.plan.edges import Edges
 from shardwrite.plan.estimate import Resources
 from shardwrite.plan.model import SourceLayout
-from shardwrite.plan.options import PlanOptions, resolve_shapes
+from shardwrite.plan.options import PlanOptions, flaws_of, resolve_shapes
 from shardwrite.plan.partition import Partition, check_new
 from shardwrite.plan.plan import Plan, Update, make_plan
+from shardwrite.results import counted
 from shardwrite.runs.source_array import ref_of
 from shardwrite.stores.base import Store
 from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
@@ -218,6 +229,21 @@ BY_CHUNKS = "chunks:"
 """Beginning of the identity of a source that has no lasting name."""
 
 
+def warn_of_unnamed(identity: str, kept: str, remedy: str) -> None:
+    """Warn of what is kept from an earlier call, if nothing names its source.
+
+    - `kept`: what that is, as a clause.
+    - `remedy`: what to do if the data are others now.
+    """
+    if identity.startswith(BY_CHUNKS):
+        warnings.warn(
+            f"{kept}. Nothing names its source but dtype and chunks, which are the same: if the "
+            f"data are others now, {remedy}. source_id= tells sources apart",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -285,6 +311,33 @@ def plan_array(
     return made
 
 
+def advised(plan: Plan, array: ArrayOptions) -> Plan:
+    """The plan of a new array, after a warning if shapes that were given hurt, once for each."""
+    grid, itemsize = plan.metadata.grid, plan.metadata.itemsize or 1
+    is_chosen = isinstance(array.shards, str) and array.shards == "auto"
+    if is_chosen or not grid.n_shards or not value_of(ADVICE):
+        return plan
+    chunks, memory = plan.source.chunks, plan.resources.memory_limit_nbytes
+    flaws = flaws_of(grid, itemsize, chunks, memory)
+    if flaws:
+        from shardwrite.plan.design import auto_shapes  # for shapes that hurt
+
+        shards, inner, _ = auto_shapes(grid.shape, itemsize, chunks)
+        better = ShardGrid(grid.shape, shards, inner)
+        if len(flaws_of(better, itemsize, chunks, memory)) < len(flaws):
+            _warn_once(
+                f"{'; '.join(flaws)}. Better: shards={shards}, chunks={inner}, which make "
+                f"{counted(better.n_shards, 'file')}. `shardwrite design` compares shapes, and "
+                f"{ADVICE.path}: false silences this"
+            )
+    return plan
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=4)
+
+
 def new_metadata(
     shape: Shape,
     dtype: np.dtype[Any],
@@ -297,7 +350,7 @@ def new_metadata(
     array = _framed(with_configured(array), strategy)
     with naming_settings(given, array):
         shards, chunks, notes = resolve_shapes(
-            shape, itemsize, array.shards, array.chunks, source_chunks
+            shape, itemsize, array.shards, array.chunks, source_chunks, array.dimension_names
         )
         check_new(shape, itemsize, shards, chunks)
         sharded = None if array.shards is None else shards

@@ -8,7 +8,6 @@ import itertools
 import logging
 import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,15 +29,14 @@ from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
 from shardwrite.journal.documents import check_groups_above
-from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, journals, sweep_run
+from shardwrite.journal.replay import JournalFile, journals, replay, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
-from shardwrite.journal.takeover import cancel_begin, tidy_home
+from shardwrite.journal.takeover import cancel_begin, cancel_unused, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
@@ -51,7 +49,7 @@ from shardwrite.place.target import (
     ways_to,
 )
 from shardwrite.plan.plan import Part, Plan
-from shardwrite.runs.array_plan import BY_CHUNKS, waiting
+from shardwrite.runs.array_plan import waiting, warn_of_unnamed
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
@@ -228,14 +226,10 @@ def _tell_source(session: Session) -> None:
     plan = session.job.plan
     if plan.staged_with is not None:
         return  # `runs.staged` does so, with its own remedy
-    if session.n_resumed and plan.source.identity.startswith(BY_CHUNKS):
-        warnings.warn(
-            f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
-            "interrupted run. Nothing names its source but dtype and chunks, which are the same: "
-            "if the data are others now, start over with restart=True. source_id= tells sources "
-            "apart",
-            UserWarning,
-            stacklevel=2,
+    if session.n_resumed:
+        kept = f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
+        warn_of_unnamed(
+            plan.source.identity, kept + "interrupted run", "start over with restart=True"
         )
 
 
@@ -274,7 +268,7 @@ def _begin_all(
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
         for directory in reversed(new):  # see `runs.staged`
-            _cancel_unused(directory, drivers)
+            cancel_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs]
 
@@ -284,9 +278,9 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
     for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
-        home = job.target.home if job.makes_array or _is_together(job) else None
+        home = job.target.home if job.makes_array or job.is_together else None
         is_alone = home is None or not can_be_made(home)
-        if is_alone and _is_together(job) and job.plan.append_axis is not None and len(jobs) > 1:
+        if is_alone and job.is_together and job.plan.append_axis is not None and len(jobs) > 1:
             raise _no_common_run(job)
         how = way, job.options.restart, job.durability, job.makes_array
         key = job.target if is_alone else (home, how)
@@ -294,22 +288,14 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(runs.values())
 
 
-def _is_together(job: Job) -> bool:
-    """Whether an update is one run with others; those that keep their values have runs apart."""
-    return job.options.together and job.plan.staged_with is None
-
-
 def _no_common_run(job: Job) -> SpecError:
     """Error of appends that could only have runs apart, one of which may end without the others."""
-    in_store = job.target.in_store
     return SpecError(
         "an append to several arrays is one run, whose state needs a directory beside the root of "
         "their store",
-        field="run_dir" if in_store else "store",
-        value=None if in_store else job.target.label,
-        remedy="give a directory that all processes of the run see"
-        if in_store
-        else "ask for the right to write there",
+        field="store",
+        value=job.target.label,
+        remedy="ask for the right to write there",
     )
 
 
@@ -333,13 +319,6 @@ def _described(job: Job) -> str:
         f"{what} {job.target.label}, {job.plan.metadata.grid.n_shards:,} shards, "
         f"{job.plan.strategy.label}, durability {job.durability}"
     )
-
-
-def _cancel_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
-    """Take a new run back, unless another process has joined it meanwhile."""
-    with contextlib.suppress(StoreError):  # the first error is the one to report
-        if all(holder.driver in own_drivers for holder in live_holders(directory.shared)):
-            cancel_begin(directory, is_claimed=True)
 
 
 def join(
@@ -623,7 +602,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     ]
     # The array may have grown by an earlier attempt at this append itself.
     is_known = not is_new or job.options.restart or was_left(job.target, job.plan)
-    if found != before and not (found == planned and is_known):
+    if found != before and not (found == planned and (is_known or _is_written(job, directory))):
         if is_new:
             cancel_begin(directory, is_claimed=True)
         raise JournalError(
@@ -631,6 +610,17 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
             "the same call again",
             path=label,
         )
+
+
+def _is_written(job: Job, directory: RunDirectory) -> bool:
+    """Whether others have joined a new run, and have written all shards of an array already.
+
+    - Raises RunEndedError if they have ended it, too.
+    """
+    missing = replay(directory, job.plan.metadata).ledger.missing
+    if len(missing) and directory.has_ended:
+        raise RunEndedError("another process has ended this run", path=str(directory.path))
+    return not len(missing)
 
 
 def was_left(target: Target, plan: Plan) -> bool:
@@ -680,7 +670,7 @@ def _probe_new(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> 
     try:
         _probe(jobs, directory, engine)
     except BaseException:
-        cancel_begin(directory, is_claimed=True)
+        cancel_unused(directory)
         raise
 
 

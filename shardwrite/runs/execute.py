@@ -56,6 +56,7 @@ from shardwrite.journal.rundir import holding, run_at
 from shardwrite.place.target import Target, untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
+from shardwrite.runs.array_plan import BY_CHUNKS, warn_of_unnamed
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.result import (
@@ -154,6 +155,7 @@ class Run:
                 for job in jobs
             ]
             before = list(with_others_staged(jobs, before))
+            _tell_finished(jobs, before)
             todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
             with _explaining(todo) as begun:
                 begun += (
@@ -248,6 +250,7 @@ def execute(
     *,
     looks_again: bool = False,
     first: Callable[[Run], None] = lambda _: None,
+    n_more: int = 3,
 ) -> list[WriteResult]:
     """Write arrays. If another process ends the run of the same plan first, that is the result.
 
@@ -255,12 +258,14 @@ def execute(
     - `engine`: such as `active_engine` returns.
     - `looks_again`: see `Run.execute`. This is done before any array is published.
     - `first`: called with the run that is open, before anything is computed.
+    - `n_more`: how often to begin again if a run has ended that this process was about to join.
     - Raises what `Run.open` raises. RunEndedError only if the plan is not finished.
     """
-    jobs = in_one_state(jobs)
+    jobs, is_open = in_one_state(jobs), False
     with holding(*(job.target for job in jobs)):
         try:
             with Run.open(jobs, engine, progress) as run:
+                is_open = True
                 first(run)
                 return run.execute(looks_again=looks_again)
         except (RunEndedError, SpecError) as error:
@@ -272,10 +277,12 @@ def execute(
             jobs = _accepted(jobs, "write")
             ended = with_others_staged(jobs, finished(jobs, joined))
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
-            if len(left) == len(jobs):
+            # Another process may have taken its run back, which this one was about to join.
+            is_begun = is_open or not joined or n_more < 1
+            if len(left) == len(jobs) and is_begun:
                 raise
             again = partial(execute, left, engine, progress, looks_again=looks_again, first=first)
-            done = again() if left else ()
+            done = again(n_more=n_more - 1) if left else ()
             return filled_in(ended, done)
 
 
@@ -313,6 +320,24 @@ def _checked(
     with Run.open([again], engine, on_report, "again") as run:
         run.session.resume_from(found.good_shards)
         return run.execute()[0]
+
+
+def _tell_finished(jobs: Sequence[Job], before: Sequence[WriteResult | None]) -> None:
+    """Warn if new arrays are taken for finished that may have been written from other data."""
+    finished_before = (job for job, result in zip(jobs, before, strict=True) if result is not None)
+    unnamed = {
+        job.target.label: job.plan.source.identity
+        for job in finished_before
+        if job.makes_array and job.plan.source.identity.startswith(BY_CHUNKS)
+    }
+    for label, identity in [*unnamed.items()][:1]:
+        n_others = len(unnamed) - 1
+        kept = (
+            f"{label} and {n_others:,} more arrays are kept, as an earlier call has written them"
+            if n_others
+            else f"{label} is kept, as an earlier call has written it"
+        )
+        warn_of_unnamed(identity, kept, 'replace what is there with mode="w"')
 
 
 @contextlib.contextmanager

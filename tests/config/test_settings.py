@@ -32,6 +32,7 @@ BAD = {
     "array.shards": [3, "big", True, [2]],
     "array.chunks": ["0", ""],
     "array.compressors": [5, [1]],
+    "array.advice": ["no", 0],
     "strategy": [5, "no-such"],
     "write-empty-chunks": ["yes", 1],
     "durability": ["maybe", True],
