@@ -94,6 +94,11 @@ class Source:
         for start in range(0, flat.size, step):
             flat[start : start + step : 2048].max()
 
+    def cool_down(self) -> None:
+        """Drop the file from the page cache, where the file system can; on a memory file system, it stays."""
+        with open(self.path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
 
 def ensure_source(case: Case, scale: Scale, directory: Path) -> Source:
     """The source array of a case, generated where it is not there yet.

@@ -1,7 +1,8 @@
-"""All figures of the documentation, from one command: ``python -m benchmarks.figures --memory DIR --disk DIR --output PAGE``.
+"""The page of figures: ``python -m benchmarks.figures --memory DIR --disk DIR`` measures everything and makes the page anew.
 
-Each part is a command of its own that anybody can run by itself; what it prints goes into the page, under the command. A part
-that is not asked for stays as it is in the page.
+Each measurement is stored as soon as it is there, as a CSV file in ``docs/figures``. ``page`` makes the page from what is stored,
+without measuring. ``check``, before a release, refuses measurements that are missing, too old, or not those of a commit, and losses
+that nobody has explained. ``--tiny`` measures so little that only the command itself is tried; give it another ``--output``.
 """
 
 from __future__ import annotations
@@ -12,217 +13,288 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.aims import aims_markdown
+from benchmarks.bars import bars
 from benchmarks.measure import machine, versions
+from benchmarks.questions import EQUAL, MEASUREMENTS, QUESTIONS, WHY_MISSED, Measurement, Question
+from benchmarks.results import Results, numbers_of, report_of
+from tests.commits import n_changes
 
-__all__ = ["PARTS", "Part", "main"]
+__all__ = ["check", "main", "measure", "page"]
 
-_SLOW_SECONDS = 8
-_SIDE = "benchmarks.side_by_side --markdown SCRATCH/table"
-_LARGE = "zstd-64,zstd-16,lz4-64,lz4-16,none-64,none-16,gzip-64"
-_SYNCED = "shardwrite-full,tensorstore-sync,shardwrite,tensorstore"
 _ROOT = Path(__file__).resolve().parent.parent
+_OUTPUT = _ROOT / "docs" / "figures.md"
+_AIMS = "aims.txt"  # a table, made from single repeats
+MOST_CHANGES = 100
+_HEAD = """# Figures
+
+Each figure answers one question. One command measures all of them, and makes this page:
+
+    python -m benchmarks.figures --memory /dev/shm/shardwrite --disk /path/on/a/disk
+
+It takes about 40 minutes on two cores. With `--only`, it measures some of them, and
+`python -m benchmarks.figures page` makes the page of what is stored. You can also run each command
+by itself; `MEMORY`, `DISK` and `SCRATCH` stand for directories. This is one of the small ones:
+
+```bash
+python -m benchmarks.codecs --mbytes 1 --repeats 1 --sides 32
+```
+
+For a summary, read [speed](speed.md). Before you look at numbers:
+
+- The machine has two cores, and others use it, too. Ratios tell more than seconds do.
+- Each measurement runs in a fresh process, contestants in turn. What was written is read back, and
+  its layout is checked.
+- Less than {equal:.0%} apart counts as equal. Where another program is better by more, the figure says
+  so, and why.
+- Everything is **warm** where nothing else is said. The first write of a process is
+  [apart](#{cold}).
+- Each figure links its numbers. The head of that file has the machine, all versions and the command.
+"""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One section of the page.
-
-    Parameters
-    ----------
-    title : str
-        Its heading.
-    about : str
-        What was done.
-    commands : tuple of str
-        Modules with their arguments; ``MEMORY``, ``DISK`` and ``SCRATCH`` stand for directories, ``PICTURE`` for a file beside the
-        page. If there is a ``SCRATCH/table`` afterwards, it is taken, and not what is printed.
-    """
-
-    title: str
-    about: str
-    commands: tuple[str, ...]
+def _anchor(title: str) -> str:
+    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -")
+    return kept.replace(" ", "-")
 
 
-PARTS: dict[str, Part] = {
-    "side-by-side": Part(
-        "Side by side",
-        "1 GiB of uint16 (many-shards: 20,000 of 16 KiB) into a memory file system, contestants in turn, each measurement in "
-        "a fresh process, what was written read back and its layout checked.",
-        (
-            f"{_SIDE} --scale default --repeats 3 --once-above {_SLOW_SECONDS} --dir MEMORY --plot PICTURE",
-        ),
-    ),
-    "bare-loop": Part(
-        "Against a bare loop, 4 GiB",
-        "So much that what a run costs before its first shard and after its last does not decide.",
-        (
-            f"{_SIDE} --scale large --repeats 2 --cases {_LARGE} --contestants shardwrite,bare-loop --dir MEMORY",
-        ),
-    ),
-    "durability": Part(
-        "What durability costs, on a disk",
-        "Level full (each shard and its directory synced, then acknowledged), against tensorstore as it comes (each file synced); "
-        "and both without.",
-        (
-            f"{_SIDE} --scale small --repeats 3 --cases zstd-64,none-64,many-shards --contestants {_SYNCED} --dir DISK",
-        ),
-    ),
-    "scale": Part(
-        "A million shards",
-        "Plans made, and tasks sent through a `distributed` scheduler to two workers that encode and write nothing; journal and "
-        "reports are real. Then arrays of shards of 16 KiB, written with the threads of one process.",
-        (
-            "benchmarks.scale plan --sources blocks,shards,line --shards 10000,1000000,10000000",
-            "benchmarks.scale run --sources blocks,shards --shards 10000,1000000 --directory MEMORY",
-            "benchmarks.scale local --sources shards --shards 100000,1000000 --directory MEMORY",
-        ),
-    ),
-    "scaling": Part(
-        "Scaling",
-        "512³ uint16 from blocks that the tasks make themselves (which is in the time, and does not depend on the writer). Strong: "
-        "the same array for all; weak: an array for each thread. Threads in one process, or worker processes of a cluster; more "
-        "threads than cores gain nothing.",
-        (
-            "benchmarks.throughput --directory MEMORY --workers 0,1,2 --threads 1,2 --scaling strong,weak --output SCRATCH/lines",
-        ),
-    ),
-    "codecs": Part(
-        "Implementations of codecs",
-        "With the extra `fast`; `taken` is what shardwrite does.",
-        ("benchmarks.codecs --dir MEMORY/sources",),
-    ),
-    "update": Part(
-        "Updating one inner chunk",
-        "Of 32,768 in a shard of 1 GiB of float32 (621 MB encoded); bytes of system calls.",
-        ("benchmarks.update --repeats 3 --dir MEMORY",),
-    ),
-    "verify": Part(
-        "Verifying",
-        "128 MiB (many-shards: 2,000 shards), two threads, everything in the page cache.",
-        ("benchmarks.verify --dir MEMORY",),
-    ),
-    "stream": Part(
-        "Slices as an instrument gives them",
-        "Slices of 8.4 MB one by one; `bare` is one thread that writes the same bytes from one buffer.",
-        ("benchmarks.stream --dir MEMORY",),
-    ),
-    "first-call": Part(
-        "The first call of a process",
-        "CPU seconds of fresh processes, everything in the page cache.",
-        ("benchmarks.start_up --dir MEMORY",),
-    ),
-    "precomputed": Part(
-        "Volumes of Neuroglancer",
-        "128 MiB in shards of 16 MiB with the same parameters for all. Chunks are read one by one at random, and shards one by one, "
-        "by one thread. cloud-volume makes shards as igneous does, in two processes.",
-        ("benchmarks.precomputed --dir MEMORY",),
-    ),
-    "refusals": Part(
-        "How long a mistake waits for its message",
-        "All mistakes of `tests/mistakes` in one process, after all imports; the fastest of five calls.",
-        ("benchmarks.refusals --dir MEMORY",),
-    ),
-}
+def _of(measurement: Measurement) -> list[str]:
+    """Paths whose changes make the numbers old."""
+    return [f"shardwrite/{folder}" for folder in measurement.of] or ["shardwrite"]
 
 
-def _marks(name: str) -> tuple[str, str]:
-    return f"<!-- {name} -->", f"<!-- end of {name} -->"
-
-
-def _facts(directory: Path) -> str:
-    found = {**machine(directory), **versions()}
-    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in found.items())
-
-
-def measure(name: str, options: argparse.Namespace) -> str:
-    """Run a part, and give its section.
+def measure(name: str, measurement: Measurement, places: dict[str, Path], *, tiny: bool) -> Results:
+    """Run the commands of a measurement.
 
     Parameters
     ----------
     name : str
-        A key of `PARTS`.
-    options : argparse.Namespace
-        The command line.
+        What it is called.
+    measurement : Measurement
+        What to run.
+    places : dict of str to Path
+        What ``MEMORY`` and ``DISK`` stand for.
+    tiny : bool
+        Whether to run the commands that only show that they work.
     """
-    part = PARTS[name]
-    lines = [f"## {part.title}", "", part.about, ""]
-    begun = time.monotonic()
-    for text in part.commands:
-        picture = options.output.with_name(f"{options.output.stem}-{name}.png")
+    commands = measurement.tiny if tiny else measurement.commands
+    where = places["DISK" if any("DISK" in text for text in commands) else "MEMORY"]
+    facts = {
+        **machine(where),
+        **versions(),
+        "command": " && ".join(f"python -m {t}" for t in commands),
+    }
+    begun, numbers = time.monotonic(), []
+    for text in commands:
         with tempfile.TemporaryDirectory() as scratch:
-            places = {
-                "MEMORY": options.memory,
-                "DISK": options.disk,
-                "SCRATCH": scratch,
-                "PICTURE": picture,
-            }
-            command = shlex.split(text)
-            for place, path in places.items():
-                command = [word.replace(place, str(path)) for word in command]
+            words = shlex.split(text)
+            for place, path in {**places, "SCRATCH": Path(scratch)}.items():
+                words = [word.replace(place, str(path)) for word in words]
             ended = subprocess.run(
-                [sys.executable, "-m", *command],
+                [sys.executable, "-m", *words],
                 cwd=_ROOT,
                 stdout=subprocess.PIPE,
                 text=True,
                 check=True,
             )
-            table = Path(scratch) / "table"
-            printed = table.read_text() if table.exists() else ended.stdout
-        lines += [f"`python -m {text}`", "", *_as_markdown(printed), ""]
-        if "PICTURE" in text:
-            lines += [f"![{part.title}]({picture.name})", ""]
-    where = options.disk if any("DISK" in text for text in part.commands) else options.memory
-    lines += [f"Taken in {time.monotonic() - begun:.0f} s: {_facts(where)}."]
+            numbers += numbers_of(measurement.kind, ended.stdout, Path(scratch))
+    if not numbers:
+        raise SystemExit(f"{name}: the command has printed no numbers")
+    facts["seconds"] = f"{time.monotonic() - begun:.0f}"
+    return Results({key.replace("_", " "): str(value) for key, value in facts.items()}, numbers)
+
+
+def _stored(directory: Path) -> dict[str, Results]:
+    return {
+        name: Results.read(directory / f"{name}.csv")
+        for name in MEASUREMENTS
+        if (directory / f"{name}.csv").exists()
+    }
+
+
+def check(directory: Path, most_changes: int) -> Iterator[str]:
+    """Why these figures must not be released.
+
+    Parameters
+    ----------
+    directory : Path
+        Where the results are stored.
+    most_changes : int
+        How many changes of what was measured there may be since.
+    """
+    stored = _stored(directory)
+    for name, measurement in MEASUREMENTS.items():
+        if name not in stored:
+            yield f"{name}: was never measured"
+            continue
+        commit = stored[name].commit
+        if commit.endswith("+"):
+            yield f"{name}: files differed from the commit {commit[:-1]}"
+        changes = n_changes(commit.rstrip("+"), *_of(measurement))
+        if changes is None:
+            yield f"{name}: its commit {commit} is not in this clone: fetch all commits"
+        elif changes > most_changes:
+            yield f"{name}: is {changes:,} changes old"
+    for name, question in QUESTIONS.items():
+        if question.of in stored:
+            if not question.shown(stored[question.of]):
+                yield f"{name}: {question.of} has no numbers for it"
+            for loss in question.losses(stored[question.of]):
+                if not loss.cause:
+                    yield f"{name}: nobody says why {loss.by} is better in {loss.case}"
+    if (directory / _AIMS).exists():
+        for aim, why in _missed((directory / _AIMS).read_text()):
+            if not why:
+                yield f"nobody says why this aim is missed: {aim}"
+
+
+def page(output: Path) -> None:
+    """Make the page and its figures from what is stored.
+
+    Parameters
+    ----------
+    output : Path
+        The page. Results and figures lie in a folder beside it, which has its name.
+    """
+    directory = output.with_suffix("")
+    directory.mkdir(parents=True, exist_ok=True)
+    stored = _stored(directory)
+    parts = [_HEAD.format(equal=EQUAL, cold=_anchor(QUESTIONS["cold"].title))]
+    for name, question in QUESTIONS.items():
+        results = stored.get(question.of)
+        parts.append(_section(name, question, results, directory))
+    if (directory / _AIMS).exists():
+        parts.append(_aims((directory / _AIMS).read_text()))
+    parts.append(_circumstances(stored))
+    output.write_text("\n".join(parts))
+
+
+def _missed(aims: str) -> Iterator[tuple[str, str]]:
+    """Each aim that is missed, and why; nothing where nobody has said so."""
+    for line in aims.splitlines():
+        if "**missed**" in line:
+            aim, _, ratio = (cell.strip() for cell in line.strip("|").split("|")[:3])
+            yield f"{aim}: {ratio}", WHY_MISSED.get(aim, "")
+
+
+def _aims(aims: str) -> str:
+    lines = ["## What is aimed at", "", "Of the measurement side-by-side:", "", aims]
+    lines += [f"- **{aim}**. {why or 'Nobody has said why'}." for aim, why in _missed(aims)]
+    return "\n".join([*lines, ""])
+
+
+_MACHINE = ("cpu", "cores", "memory gib", "file system", "kernel")
+_OTHERS = ("load at start", "date", "commit", "command", "seconds", "remark")
+
+
+def _circumstances(stored: dict[str, Results]) -> str:
+    """Machines and versions, each set of them once."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, results in stored.items():
+        machine_text = ", ".join(f"{key} {results.facts[key]}" for key in _MACHINE)
+        versions_text = ", ".join(
+            f"{key} {value}"
+            for key, value in results.facts.items()
+            if key not in {*_MACHINE, *_OTHERS}
+        )
+        alike.setdefault((machine_text, versions_text), []).append(name)
+    lines = ["## Machine and versions", "", "| measured | machine | versions |", "|---|---|---|"]
+    for (machine_text, versions_text), names in alike.items():
+        lines.append(f"| {', '.join(names)} | {machine_text} | {versions_text} |")
+    seconds = sum(float(results.facts.get("seconds", 0)) for results in stored.values())
+    lines += [
+        "",
+        f"What is stored took {seconds / 60:.0f} minutes to measure, as far as that was noted.",
+        "",
+    ]
     return "\n".join(lines)
 
 
-def _as_markdown(printed: str) -> list[str]:
-    """Tables as they are, anything else as text that keeps its lines."""
-    lines = printed.strip().splitlines()
-    return lines if any(line.startswith("|") for line in lines) else ["```text", *lines, "```"]
+def _section(name: str, question: Question, results: Results | None, directory: Path) -> str:
+    measurement = MEASUREMENTS[question.of]
+    lines = [f"## {question.title}", "", *(f"- {text}" for text in question.caveats), ""]
+    lines += [question.about, ""]
+    if results is None or not question.shown(results):
+        lines += [
+            f"This was not measured yet. `python -m benchmarks.figures --only {question.of}` does it.",
+            "",
+        ]
+        return "\n".join(lines)
+    drawn = bars(
+        question.shown(results),
+        title=question.title,
+        unit=question.quantity,
+        ours=question.ours,
+        is_log=question.is_log,
+    )
+    (directory / f"{name}.svg").write_text(drawn)
+    lines += [f"![{question.title}]({directory.name}/{name}.svg)", ""]
+    for loss in question.losses(results):
+        lines.append(
+            f"- **{loss.case}**: {loss.by} has {loss.best:.3g}, and we have {loss.ours:.3g}. {loss.cause or 'Nobody has said why'}."
+        )
+    if lines[-1]:
+        lines.append("")
+    changes = n_changes(results.commit.rstrip("+"), *_of(measurement))
+    since = "An unknown number of" if changes is None else f"{changes:,}"
+    what = ", ".join(measurement.of) or "the package"
+    when = f"measured at the commit {results.commit} on {results.facts['date']}"
+    between = f"{since} changes of {what} came between it and this page"
+    lines += [f"[Numbers]({directory.name}/{question.of}.csv), {when}. {between}.", ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Measure the parts that are asked for, each into the page as soon as it is there."""
+    """Measure, make the page, or check."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.figures", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+        prog="python -m benchmarks.figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("step", nargs="?", default="measure", choices=("measure", "page", "check"))
+    parser.add_argument(
+        "--only",
+        default=",".join(MEASUREMENTS),
+        help=f"comma-separated, of {', '.join(MEASUREMENTS)}",
     )
     parser.add_argument(
-        "--parts",
-        default=",".join(PARTS),
-        help=f"comma-separated, of {', '.join(PARTS)} (default: all)",
+        "--memory", type=Path, help="a directory on a memory file system of 16 GiB or more"
+    )
+    parser.add_argument("--disk", type=Path, help="a directory on a disk")
+    parser.add_argument(
+        "--tiny", action="store_true", help="measure so little that it tells nothing"
     )
     parser.add_argument(
-        "--memory",
-        type=Path,
-        required=True,
-        help="a directory on a memory file system of 16 GiB or more",
+        "--most-changes", type=int, default=MOST_CHANGES, help="of what was measured"
     )
-    parser.add_argument("--disk", type=Path, required=True, help="a directory on a disk")
-    parser.add_argument(
-        "--output", type=Path, required=True, help="the page; its pictures go beside it"
-    )
+    parser.add_argument("--output", type=Path, default=_OUTPUT, help="the page")
     options = parser.parse_args()
-    options.memory, options.disk, options.output = (
-        p.resolve() for p in (options.memory, options.disk, options.output)
-    )
-    names = options.parts.split(",")
-    if unknown := [name for name in names if name not in PARTS]:
-        parser.error(f"no part is called {', '.join(unknown)}")
-    for directory in (options.memory, options.disk):
-        directory.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        section = measure(name, options)
-        begin, end = _marks(name)
-        page = options.output.read_text() if options.output.exists() else "# Figures\n"
-        if begin not in page:
-            page = f"{page.rstrip()}\n\n{begin}\n{end}\n"
-        head, _, rest = page.partition(begin)
-        options.output.write_text(f"{head}{begin}\n{section}\n{end}{rest.partition(end)[2]}")
-        print(f"{name}: done", flush=True)
+    names = options.only.split(",")
+    if unknown := [name for name in names if name not in MEASUREMENTS]:
+        parser.error(f"nothing is called {', '.join(unknown)}")
+    if options.step == "check":
+        reasons = list(check(options.output.with_suffix(""), options.most_changes))
+        print("\n".join(reasons) or "every figure is new")
+        sys.exit(1 if reasons else 0)
+    if options.step == "measure":
+        if options.memory is None or options.disk is None:
+            parser.error("give --memory and --disk")
+        if options.tiny and options.output == _OUTPUT:
+            parser.error("with --tiny, give another --output")
+        places = {"MEMORY": options.memory.resolve(), "DISK": options.disk.resolve()}
+        for directory in places.values():
+            directory.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            results = measure(name, MEASUREMENTS[name], places, tiny=options.tiny)
+            directory = options.output.with_suffix("")
+            results.write(directory / f"{name}.csv")
+            if name == "side-by-side":
+                (directory / _AIMS).write_text(aims_markdown(report_of(results)).lstrip())
+            print(f"{name}: {results.facts['seconds']} s", flush=True)
+    page(options.output)
 
 
 if __name__ == "__main__":

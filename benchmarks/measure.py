@@ -167,13 +167,6 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    if "shardwrite" not in found:  # run from a checkout
-        version = Path(__file__).resolve().parent.parent / "shardwrite" / "_version.py"
-        found["shardwrite"] = (
-            version.read_text().partition("__version__ = ")[2].splitlines()[0].strip("\"'")
-            if version.exists()
-            else "none"
-        )
     return {**found, "commit": _commit()}
 
 

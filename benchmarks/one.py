@@ -41,7 +41,14 @@ class Rehearsal:
 
 
 def measure_one(
-    case: Case, name: str, source: Source, directory: Path, *, threads: int, full_check: bool
+    case: Case,
+    name: str,
+    source: Source,
+    directory: Path,
+    *,
+    threads: int,
+    full_check: bool,
+    cold: bool = False,
 ) -> dict[str, Any]:
     """Write once, then check what was written.
 
@@ -59,6 +66,8 @@ def measure_one(
         Threads in use.
     full_check : bool
         Whether everything is read back.
+    cold : bool
+        Whether nothing is written before, and the source is not in the page cache.
 
     Returns
     -------
@@ -68,11 +77,14 @@ def measure_one(
     contestant = CONTESTANTS[name]
     target, rehearsal = directory / "array.zarr", directory / "rehearsal.zarr"
     with scheduler(contestant, case, threads, directory / "workers") as workers:
-        contestant.write(Rehearsal(case), case, rehearsal, threads)
-        shutil.rmtree(rehearsal)
-        source.warm_up()
+        if not cold:
+            contestant.write(Rehearsal(case), case, rehearsal, threads)
+            shutil.rmtree(rehearsal)
+            source.warm_up()
         gc.collect()  # of what was imported; else it falls on some contestants while the clock runs
         os.sync()
+        if cold:
+            source.cool_down()
         time.sleep(0.2)
         with PeakMemory(workers) as memory:
             start = time.perf_counter()
@@ -113,6 +125,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, required=True, help="an empty directory to write in")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--full-check", action="store_true", help="read everything back")
+    parser.add_argument("--cold", action="store_true", help="measure the first write")
     parser.add_argument("--result", type=Path, required=True, help="JSON file for the result")
     options = parser.parse_args()
     case = CASES[options.case]
@@ -127,6 +140,7 @@ def main() -> None:
             options.dir,
             threads=options.threads,
             full_check=options.full_check,
+            cold=options.cold,
         )
     except Exception as error:
         result = {

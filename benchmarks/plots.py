@@ -1,7 +1,7 @@
 """Pictures of benchmarks: shared axes, plain ticks, and each line labelled at its end.
 
-``python -m benchmarks.plots docs/figures.md PICTURE`` draws throughput against the size of inner chunks
-again, from the table in a page.
+``python -m benchmarks.plots docs/figures/side-by-side.csv PICTURE`` draws throughput against the size of inner chunks again, from what
+is stored.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, CODECS
+from benchmarks.cases import CODECS
 from benchmarks.report import Report
+from benchmarks.results import Results, report_of
 
 __all__ = [
     "Rates",
@@ -24,7 +24,6 @@ __all__ = [
     "plain_log_ticks",
     "plot_chunk_sizes",
     "plot_rates",
-    "rates_in",
     "rates_of",
     "style_of",
 ]
@@ -134,39 +133,6 @@ def rates_of(report: Report) -> Rates:
     return found
 
 
-def rates_in(page: str) -> Rates:
-    """The rates in the first table of a page that has the cases of `side_by_side`.
-
-    Parameters
-    ----------
-    page : str
-        The page, in Markdown.
-
-    Raises
-    ------
-    ValueError
-        If it has no such table.
-    """
-    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    names: list[str] = []
-    for line in page.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("| case |"):
-            if found:
-                break
-            names = [cell for cell in cells[1:] if not cell.startswith("vs ")]
-        codec, _, side = cells[0].rpartition("-")
-        if codec not in CODECS or not side.isdigit() or cells[0] not in CASES:
-            continue
-        for name, cell in zip(names, cells[1:], strict=False):
-            rate = re.match(r"(\d+) ·", cell)
-            if rate:
-                found.setdefault(codec, {}).setdefault(name, []).append((int(side), int(rate[1])))
-    if not found:
-        raise ValueError("the page has no table of side_by_side")
-    return found
-
-
 def plot_chunk_sizes(report: Report, path: Path) -> None:
     """Write a panel for each codec as a picture.
 
@@ -224,14 +190,14 @@ def plot_rates(rates: Rates, path: Path) -> None:
 
 
 def main() -> None:
-    """Draw the picture from a page."""
+    """Draw the picture from stored results."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.plots", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    parser.add_argument("page", type=Path, help="page with the table of side_by_side")
+    parser.add_argument("results", type=Path, help="CSV file of side_by_side")
     parser.add_argument("picture", type=Path, help="PNG or SVG file to write")
     options = parser.parse_args()
-    plot_rates(rates_in(options.page.read_text()), options.picture)
+    plot_rates(rates_of(report_of(Results.read(options.results))), options.picture)
 
 
 if __name__ == "__main__":

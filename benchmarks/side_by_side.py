@@ -86,6 +86,8 @@ def _spawn(
     command += ["--dir", str(directory), "--threads", str(options.threads), "--result", str(result)]
     if options.full_check or options.scale == "small":
         command.append("--full-check")
+    if options.cold:
+        command.append("--cold")
     try:
         ended = subprocess.run(
             command,
@@ -213,6 +215,8 @@ def main() -> int:
     parser.add_argument(
         "--full-check", action="store_true", help="read everything back, as always at scale small"
     )
+    text = "measure the first write of a process, from a source that is not in the page cache"
+    parser.add_argument("--cold", action="store_true", help=text)
     parser.add_argument("--json", type=Path, help="file for all raw figures")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
     parser.add_argument(

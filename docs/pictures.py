@@ -1,17 +1,18 @@
 """Draw the overview and the chart of the README and the site: ``python docs/pictures.py``.
 
 So are the reads of three designs. All are text, so they are committed and compared in the tests.
-The chart shows what the page of figures says. The pictures of the gallery come
-from real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because
-they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The
-page with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds
-the words that were on the page when it was taken, and the tests compare them with those of today.
-The picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
+The chart shows what `docs/figures/side-by-side.csv` says. The pictures of the gallery come from
+real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because they
+need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The page
+with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds the
+words that were on the page when it was taken, and the tests compare them with those of today. The
+picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
 ``build/site-report``.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib
 import math
 import re
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
@@ -101,7 +103,7 @@ def overview() -> str:
     )
 
 
-FIGURES = Path(__file__).resolve().parent / "figures.md"
+FIGURES = Path(__file__).resolve().parent / "figures" / "side-by-side.csv"
 _CONTESTANTS = ("shardwrite", "dask+zarr-python", "dask+zarrs", "tensorstore")
 _JOBS = (
     ("small-blocks", "Dask chunks of 64³ become shards of 256³"),
@@ -126,35 +128,40 @@ _STYLE_OF_CHART = """
   }"""
 
 
-def measured(figures: str, case: str) -> dict[str, tuple[float, float]]:
-    """Seconds and MiB of each contestant, as the first table of the figures has them.
+def measured(numbers: str, case: str) -> dict[str, tuple[float, float]]:
+    """Seconds and MiB of each contestant, medians of the repeats.
 
     Parameters
     ----------
-    figures : str
-        The page of figures.
+    numbers : str
+        The CSV file of the comparison.
     case : str
-        A case of that table.
+        One of its cases.
     """
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in figures.splitlines()]
-    names = next(row for row in rows if row[0] == "case")
-    cells = dict(zip(names, next(row for row in rows if row[0] == case), strict=True))
-    found = {name: [float(x) for x in cells[name].split(" · ")] for name in _CONTESTANTS}
-    return {name: (_DECODED_MB / rate, memory) for name, (rate, _, memory) in found.items()}
+    lines = csv.DictReader(line for line in numbers.splitlines() if not line.startswith("#"))
+    rows = [row for row in lines if row["case"] == case]
+
+    def of(name: str, quantity: str) -> float:
+        which = [row for row in rows if (row["by"], row["quantity"]) == (name, quantity)]
+        return median(float(row["value"]) for row in which)
+
+    return {
+        name: (_DECODED_MB / of(name, "MB/s"), of(name, "MiB above idle")) for name in _CONTESTANTS
+    }
 
 
-def chart(figures: str) -> str:
+def chart(numbers: str) -> str:
     """Draw how long two jobs take and how much memory they need, as SVG.
 
     Parameters
     ----------
-    figures : str
-        The page of figures.
+    numbers : str
+        The CSV file of the comparison.
     """
     width, height = 520, len(_JOBS) * _JOB_HEIGHT + 6
     parts = [f'<rect class="page" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>']
     for number, (case, title) in enumerate(_JOBS):
-        values = measured(figures, case)
+        values = measured(numbers, case)
         top = number * _JOB_HEIGHT + 24
         parts.append(_text(14, top, title, "title"))
         for left, _, unit in _PANELS:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite import errors
 from shardwrite._lazy import LateMethod, attach, when_imported
-from shardwrite._version import __version__
 from shardwrite.config.table import Setting as _Setting
 from shardwrite.config.table import as_tree as _as_tree
 from shardwrite.config.table import use as _use
@@ -56,6 +55,7 @@ for _kind, _name, _place in (
     _register(_kind, _name, f"{__name__}.{_place}")
 
 if TYPE_CHECKING:
+    from shardwrite._version import __version__
     from shardwrite.convert.convert import (
         plan_reshard,
         reshard,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.design import Design, design
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
-    from shardwrite.operations.read import PresentChunks, from_sharded_zarr, present
+    from shardwrite.operations.read import from_sharded_zarr, present
     from shardwrite.operations.recover import Recovery, recover
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
     from shardwrite.read.census import Census
+    from shardwrite.read.present import PresentChunks
     from shardwrite.runs.result import VolumeResult, WriteResult
     from shardwrite.show.make_report import report
     from shardwrite.show.report import RunReport
@@ -108,6 +109,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite._version": ("__version__",),
             "shardwrite.hdf5.strategy": ("Hdf5",),
             "shardwrite.volumes.sharding": ("ShardingParameters",),
             "shardwrite.format.strategies": ("register_strategy", "AppendOnly", "FixedOrder"),
@@ -136,7 +138,7 @@ else:
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.volumes.precomputed": ("plan_precomputed", "to_precomputed"),
-            "shardwrite.operations.read": ("PresentChunks", "present", "from_sharded_zarr"),
+            "shardwrite.operations.read": ("present", "from_sharded_zarr"),
             "shardwrite.operations.recover": ("Recovery", "recover"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
@@ -149,6 +151,7 @@ else:
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("create", "store", "to_sharded_zarr"),
             "shardwrite.read.census": ("Census",),
+            "shardwrite.read.present": ("PresentChunks",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("open_sharded",),
             "shardwrite.show.report": ("RunReport",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,20 @@ def checked_out(commit: str, into: Path) -> Path:
     into.mkdir(exist_ok=True)
     subprocess.run(["tar", "-x", "-C", into], input=archive.stdout, check=True)
     return into
+
+
+@functools.cache
+def n_changes(commit: str, *paths: str) -> int | None:
+    """How many commits that change some paths came after a commit; None if the commit is not here.
+
+    It is not here in a clone that has the last commits only.
+    """
+    command = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *paths]
+    try:
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    except FileNotFoundError:  # no git
+        return None
+    return int(done.stdout) if done.returncode == 0 else None
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:

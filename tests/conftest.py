@@ -46,12 +46,13 @@ from tiers import Drawn, is_left_to_the_long_tier, left_to_the_campaign  # noqa:
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
-BUCKETS, N_GROUPS = "tests/buckets/", 3
+# So many processes share the long tests of these, each with servers or a SLURM of its own.
+GROUPS = {"tests/buckets/": 3, "tests/slurm/": 2}
 QUICK = "not long"
 # One process runs all tests whose names begin with one of the words.
 TOGETHER = (
     ("tests/slurm/",),
-    (BUCKETS,),
+    ("tests/buckets/",),
     ("tests/test_architecture.py",),
     ("tests/test_packaging.py",),
     ("tests/test_site.py",),
@@ -155,16 +156,16 @@ def pytest_collection_finish():
 
 
 class SomeTogether(LoadScopeScheduling):
-    """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
-    cluster, all tests on buckets, because each process would start servers of its own, those that
+    """Give tests out one by one, but some to one process: all tests on SLURM and on buckets,
+    because each process would start a cluster, or servers, of its own, those that
     read the source of the package, because each process would parse it, and those of the wheel, of
     the site, of a notebook and of other users, because each process would build these, run it, or
     start a process for them, and those that import the package anew, because each process would
     start a server for them. The quick tests of older states are together, too, because
     each process would unpack the archives.
 
-    The long tests on buckets wait for most of their time, and all of them in one process would last
-    longer than all others. So they are in some groups.
+    The long tests on SLURM and on buckets wait for most of their time, and all of them in one
+    process would last longer than all others. So they are in some groups.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """
@@ -175,10 +176,11 @@ class SomeTogether(LoadScopeScheduling):
 
 def group_of(nodeid, *, is_quick):
     """The group of tests that one process runs, or an empty string."""
-    if nodeid.startswith(BUCKETS) and not is_quick:
-        return f"{BUCKETS} {zlib.crc32(nodeid.encode()) % N_GROUPS}"
     groups = (*TOGETHER, *TOGETHER_IF_QUICK) if is_quick else TOGETHER
-    return next((words[0] for words in groups if nodeid.startswith(words)), "")
+    name = next((words[0] for words in groups if nodeid.startswith(words)), "")
+    if is_quick or name not in GROUPS:
+        return name
+    return f"{name} {zlib.crc32(nodeid.encode()) % GROUPS[name]}"
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from shardwrite._version import __version__
 from shardwrite.cli.terminal import Program, write_commands
 from shardwrite.seams import installed, register, resolve
 
@@ -65,7 +64,7 @@ class LateProgram(Program):
     cls=LateProgram,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-@click.version_option(__version__)
+@click.version_option(package_name="shardwrite")
 def main() -> None:
     """Write large arrays as sharded Zarr v3 arrays, in parallel.
 

@@ -436,6 +436,14 @@ READ_REQUEST = Setting(
     travels=True,
 )
 
+INDEX_CACHE = Setting(
+    "read.index-cache",
+    size,
+    "64 MiB",
+    "Memory of a process for the indexes of shards that it has read. With 1 B, none is kept.",
+    travels=True,
+)
+
 READ_THREADS = Setting(
     "read.threads",
     or_null(count),

@@ -123,7 +123,7 @@ class _Source:
         return Damaged(out, tuple(bad)) if bad else out
 
     def _read(self, region: Box) -> npt.NDArray[Any]:
-        found = self._array.read(region)
+        found = self._array.read_box(region)
         return self._agreed(region, found) if self._is_compared else found
 
     def _agreed(self, region: Box, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -135,7 +135,7 @@ class _Source:
             key=metadata.shard_key(first),
         )
         for _ in range(2):
-            again = afresh.read(region)
+            again = afresh.read_box(region)
             if _same(again, found):
                 return again
             read_again(store, "", error)

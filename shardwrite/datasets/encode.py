@@ -11,13 +11,16 @@ import importlib
 import importlib.util
 import json
 import math
+import os
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import dask
 import numpy as np
+from dask.base import tokenize
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
@@ -28,6 +31,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
 from shardwrite.read.array import merge_chunks
+from shardwrite.stores.looking import is_file
 
 if TYPE_CHECKING:
     import xarray
@@ -214,7 +218,7 @@ def encoded(node: Node) -> EncodedNode:
         EncodedVariable(
             array.path,
             tuple(map(str, dataset.variables[name].dims)),
-            as_declared(values, dataset.variables[name], node.label(name)),
+            as_declared(values, dataset.variables[name]),
             _options(array, made.document(array.path), node, name),
             node.sizes(name),
         )
@@ -243,8 +247,9 @@ def _lazy(node: Node) -> xarray.Dataset:
 def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
     """A variable in chunks of its own file.
 
-    What lies in memory is named by its values. A file has no name that lasts, and so the source
-    of a run is told by its dtype and chunks; a text of this form tells so, see `identity_of`.
+    What lies in memory is named by its values, and what lies in a file by the file. Anything else
+    has no name that lasts, and so the source of a run is told by its dtype and chunks; a text of
+    this form tells so, see `identity_of`.
     """
     preferred = variable.encoding.get("preferred_chunks", {})
     unit = tuple(int(np.max(preferred.get(dim, 1))) for dim in variable.dims)
@@ -252,9 +257,40 @@ def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
     in_memory = variable._in_memory  # noqa: SLF001 (asking for the data would load them)
     made: xarray.Variable = variable.chunk(
         dict(zip(variable.dims, sizes, strict=True)),
-        name=None if in_memory else f"{name}-{uuid.uuid4()}",
+        name=None if in_memory else f"{name}-{_token_of_file(variable) or uuid.uuid4()}",
     )
     return made
+
+
+def _token_of_file(variable: xarray.Variable) -> str | None:
+    """What tells lazy values of a file of netCDF or HDF5 from others; None for all other values.
+
+    These are path, size and time of the file, the name in it, and what xarray does to the values:
+    how it selects and decodes them.
+    """
+    data, layers = variable._data, list[Any]()  # noqa: SLF001 (asking for the data would load them)
+    while hasattr(data, "array"):
+        layers.append((type(data).__qualname__, _fields(data)))
+        data = data.array
+    store: Any = getattr(data, "datastore", None)
+    name = getattr(data, "variable_name", None)
+    path = getattr(store, "_filename", None)
+    if not (name and isinstance(path, str) and hasattr(store, "_group") and is_file(path)):
+        return None
+    stat = os.stat(path)
+    facts = os.path.realpath(path), stat.st_size, stat.st_mtime_ns, store._group  # noqa: SLF001
+    try:
+        with dask.config.set({"tokenize.ensure-deterministic": True}):
+            return str(tokenize(facts, name, layers))
+    except RuntimeError:  # of dask, for what it cannot name
+        return None
+
+
+def _fields(wrapper: Any) -> list[tuple[str, Any]]:
+    """Attributes of a lazy array of xarray, without the array that it wraps."""
+    slots = (name for kind in type(wrapper).__mro__ for name in vars(kind).get("__slots__", ()))
+    names = {*slots, *getattr(wrapper, "__dict__", {})} - {"array"}
+    return [(name, getattr(wrapper, name, None)) for name in sorted(names)]
 
 
 def _is_v3(codecs: Any) -> bool:

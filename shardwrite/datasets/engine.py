@@ -101,7 +101,8 @@ def _opened(
     if not store.lists:
         from shardwrite.read.hierarchy import check_listed
 
-        check_listed(resolve_place(store, group or None, is_read=True), consolidated)
+        place = resolve_place(store, group or None, is_read=True)
+        check_listed(place, consolidated, field="filename_or_obj")
     return store.as_zarr()
 
 

@@ -8,7 +8,8 @@ xarray refuses is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.encode import (
     Node,
     Written,
+    encoded,
     prepared,
     refusal,
     refuse_no_json,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 class Values:
     """Values of a variable, as xarray would write them into an array that exists."""
 
-    name: str
+    path: str  # in the object that a user has given
     dims: tuple[str, ...]
     values: Any  # an array of numpy or dask
     region: tuple[slice, ...]  # where they go; along the dimension of an append it has no meaning
@@ -56,7 +58,19 @@ class ValuesOfNode:
 
     variables: tuple[Values, ...]
     document: Document
-    overlap: Overlap | None  # what is wrong with the steps of an append
+    overlap: Overlap | None = None  # what is wrong with the steps of an append
+    # For an append, the number of steps of the store, and of the dataset
+    length: int = 0
+    n_steps: int = 0
+
+    def repeated(self, other: Overlap) -> Overlap | None:
+        """What is wrong with the steps, if those of another node of the call are there already.
+
+        A node may inherit its steps, or have none. Then the other ones tell.
+        """
+        if self.overlap is not None or not self.n_steps:
+            return self.overlap
+        return replace(other, length=self.length, n_steps=self.n_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +81,59 @@ class Changes:
     append_dim: Any
     region: Any
 
+    def of_node(self, node: Node) -> Changes | None:
+        """How a node of a tree goes into its group; None if it is left out.
+
+        One without the dimension of an append has nothing to append. Its values are written again,
+        as those of variables without that dimension are.
+        """
+        if self.append_dim is None or self.append_dim in node.dataset.dims:
+            return self
+        return None if self.mode == "a-" else replace(self, append_dim=None)
+
+
+def refuse_tree(nodes: Sequence[Node], place: Place, changes: Changes) -> None:
+    """Refuse a tree that does not go into a group, or whose append would leave arrays shorter."""
+    if changes.region is not None:
+        raise SpecError(
+            "a tree is not written into a region",
+            field="region",
+            value=changes.region,
+            remedy="write its nodes one by one, with group=",
+        )
+    dim, documents = changes.append_dim, documents_below(place)
+    for node in nodes:
+        is_group = kind_of_document(documents.get(node.path, {})) == "group"
+        if node.dataset.variables and node.path and not is_group:
+            raise SpecError(
+                f"the store has no group {node.path!r}",
+                field="ds",
+                value=node.path,
+                remedy="leave the node out, or write it first, with group=",
+            )
+    if dim is None:
+        return
+    growing = [node.path for node in nodes if dim in node.dataset.dims]
+    if not growing:
+        raise SpecError(
+            "no node of the tree has this dimension",
+            field="append_dim",
+            value=dim,
+            remedy="give a dimension of its variables",
+        )
+    own = {node.label(name) for node in nodes for name in node.dataset.variables}
+    for path, document in documents.items():
+        # xarray refuses to open nodes of another length than those above them.
+        is_below = any(not above or path.startswith(f"{above}/") for above in growing)
+        if is_below and dim in _dims(document) and path not in own:
+            raise _shorter(path, dim)
+
 
 def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
     """What xarray would write of a dataset into the group at a place."""
     arrays = _arrays_in(place)
+    if not node.dataset.variables:  # of a tree
+        return ValuesOfNode((), encoded(node).document)
     if changes.append_dim is not None:
         _refuse_other_variables(node, arrays, changes)
     refuse_other_rounding(node.dataset, node.keep_bits, arrays)
@@ -85,7 +148,7 @@ def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
             store.length(changes.append_dim),
             partial(store.steps, changes.append_dim),
         )
-    made = written(dataset, node, partial(_dumped, store, changes, region))
+    made = written(dataset, node, partial(_dumped, store, changes, region, node))
     refuse_no_json(made.document(""), node.path or "the dataset")
     found = tuple(_values(dataset, node, made, arrays, changes.append_dim))
     if not found and node.dataset.sizes.get(changes.append_dim) != 0:
@@ -95,7 +158,9 @@ def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
             value="Dataset",
             remedy="give variables that have a dimension of the region and are no index",
         )
-    return ValuesOfNode(found, made.document(""), wrong)
+    length = 0 if changes.append_dim is None else _shortest(arrays, changes.append_dim)
+    n_steps = node.dataset.sizes.get(changes.append_dim, 0)
+    return ValuesOfNode(found, made.document(""), wrong, length, n_steps)
 
 
 def _arrays_in(place: Place) -> dict[str, Document]:
@@ -113,13 +178,18 @@ def _refuse_other_variables(node: Node, arrays: Mapping[str, Document], changes:
     missing = [name for name, document in arrays.items() if dim in _dims(document)]
     missing = [name for name in missing if name not in names]
     if missing:
-        raise SpecError(
-            f"the store has {missing[0]!r} along {dim!r}, too, and the dataset lacks it, so that "
-            "it would be shorter than the others",
-            field="ds",
-            value=missing[0],
-            remedy="add it to the dataset",
-        )
+        raise _shorter(node.label(missing[0]), dim)
+
+
+def _shorter(path: str, dim: Any) -> SpecError:
+    """Error of an array of the store that an append leaves out."""
+    return SpecError(
+        f"the store has {path!r} along {dim!r}, too, and the dataset lacks it, so that it would be "
+        "shorter than the others",
+        field="ds",
+        value=path,
+        remedy="add it to the dataset",
+    )
 
 
 def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, Mapping[str, Any]]:
@@ -140,12 +210,9 @@ def _dims(document: Document) -> tuple[Any, ...]:
     return tuple(document.get("dimension_names") or ())
 
 
-def _without_new_steps(arrays: Mapping[str, Document], dim: Any) -> dict[str, Document]:
-    """The documents, with one length along a dimension: the shortest of all.
-
-    An append that was interrupted may have made some of the arrays longer already.
-    """
-    shortest = min(
+def _shortest(arrays: Mapping[str, Document], dim: Any) -> int:
+    """The shortest length of all arrays along a dimension."""
+    return min(
         (
             n
             for document in arrays.values()
@@ -154,7 +221,14 @@ def _without_new_steps(arrays: Mapping[str, Document], dim: Any) -> dict[str, Do
         ),
         default=0,
     )
-    made = {}
+
+
+def _without_new_steps(arrays: Mapping[str, Document], dim: Any) -> dict[str, Document]:
+    """The documents, with one length along a dimension: the shortest of all.
+
+    An append that was interrupted may have made some of the arrays longer already.
+    """
+    shortest, made = _shortest(arrays, dim), {}
     for name, document in arrays.items():
         pairs = zip(document["shape"], _dims(document), strict=False)
         shape = [shortest if dim is not None and own == dim else n for n, own in pairs]
@@ -290,6 +364,7 @@ def _dumped(
     store: _Store,
     changes: Changes,
     region: Any,
+    node: Node,
     dataset: xarray.Dataset,
     encoding: Mapping[Any, Mapping[str, Any]],
 ) -> Written:
@@ -298,9 +373,9 @@ def _dumped(
     unknown = [name for name in dataset.variables if str(name) not in into.array_keys()]
     if unknown and changes.mode != "r+":  # which xarray refuses itself
         raise SpecError(
-            f"the store has no variable {unknown[0]!r}",
+            f"the store has no variable {node.label(unknown[0])!r}",
             field="ds",
-            value=str(unknown[0]),
+            value=node.label(unknown[0]),
             remedy="leave it out, or add it to the store with to_zarr of xarray first",
         )
     dataset.dump_to_store(into, writer=made, encoding=encoding)
@@ -322,9 +397,9 @@ def _values(
         if append_dim in dims and not values.shape[dims.index(append_dim)]:
             continue  # no step is appended
         yield Values(
-            name,
+            node.label(name),
             tuple(map(str, dims)),
-            as_declared(values, node.dataset.variables[name], name),
+            as_declared(values, node.dataset.variables[name]),
             made.regions[name],
             dims.index(append_dim) if append_dim in dims else None,
             parse_metadata(json.dumps(document)).is_sharded,

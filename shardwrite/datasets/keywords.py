@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from shardwrite.operations.keywords import OF_URLS, ProgressKeywords, ReturnKeywords
+from shardwrite.operations.keywords import (
+    OF_URLS,
+    CommitKeywords,
+    ProgressKeywords,
+    ReturnKeywords,
+)
 from shardwrite.options import (
     Keywords,
     PlanKeywords,
@@ -118,10 +123,12 @@ class PlanDatasetKeywords(IntoKeywords, SizeKeywords, ViaKeywords, StateKeywords
 
 
 @keywords
-class WriteDatasetKeywords(ProgressKeywords, RunKeywords, PlanDatasetKeywords):
+class WriteDatasetKeywords(CommitKeywords, ProgressKeywords, RunKeywords, PlanDatasetKeywords):
     """What makes a dataset in a store."""
 
     HELP: ClassVar[Mapping[str, str]] = {
+        "message": """Message of the commit, if the store is a session of Icechunk. By default it
+        names the first variables.""",
         "keep_report": """Keep a report of the run in each array, as ``shardwrite-report.json``
         beside the receipt. :func:`report` reads it.""",
     }
@@ -157,8 +164,9 @@ class WriteMethodArguments(WriteDatasetKeywords):
 
     store: Any = argument(
         """A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; a
-        group of zarr-python; or a dictionary, which gets the objects.""",
-        kind="str, path, dict, or store or group of zarr-python",
+        group of zarr-python; a session of Icechunk, which is committed once; or a dictionary, which
+        gets the objects.""",
+        kind="str, path, dict, store or group of zarr-python, or session of Icechunk",
     )
 
 

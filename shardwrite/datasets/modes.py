@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from shardwrite.datasets.encode import nodes_of
 from shardwrite.datasets.existing import Changes
-from shardwrite.datasets.planned import Call, Planned, in_group, planned, planned_into
+from shardwrite.datasets.planned import (
+    Call,
+    Planned,
+    in_group,
+    planned,
+    planned_into,
+    targets_of,
+)
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
 from shardwrite.journal.begin import record_of
 from shardwrite.journal.neighbours import settle_given_up
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.place.target import Target, resolve_place, resolve_target
+from shardwrite.journal.rundir import holding, in_one_state
+from shardwrite.place.base import Place
+from shardwrite.place.target import Target, resolve_place
 from shardwrite.runs.job import intent_of
 
 _MODES = ("w-", "w", "a", "a-", "r+")
@@ -50,17 +61,45 @@ def mode_of(call: Call) -> str:
     return mode
 
 
+@contextlib.contextmanager
 def plans_of(
     call: Call, store: Any, engine: Engine, *, settles: bool = False
-) -> tuple[Planned, Changes | None]:
+) -> Iterator[tuple[Planned, Changes | None]]:
     """Plans of all variables, and how they go into arrays that exist; None for new arrays.
 
-    - `settles`: whether to finish what is left of updates that were given up.
+    An append depends on what earlier runs have left. So in a bucket their lease is held while the
+    block lasts.
+
+    - `settles`: whether the call writes, and finishes what is left of updates that were given up.
     """
     mode = mode_of(call)
-    if mode in ("w-", "w"):
-        return planned(call, store, engine), None
     changes = Changes(mode, call.append_dim, call.region)
+    if mode in ("w-", "w") or not _has_group(call, store, mode):
+        yield planned(call, store, engine), None
+        return
+    nodes = nodes_of(call.ds, call.encoding, call.keep_bits)
+    targets, is_append = targets_of(call, store, nodes), changes.append_dim is not None
+    with contextlib.ExitStack() as stack:
+        if settles and is_append:
+            placed = in_one_state(list(targets.values()), begins=True)
+            targets = dict(zip(targets, placed, strict=True))
+            stack.enter_context(holding(*placed))
+        if mode != "r+" and (made := _made_before(call, store, engine, targets)) is not None:
+            yield made, None
+            return
+        for target in targets.values() if settles else ():
+            settle_given_up(target)
+        place_of = partial(_place_of, call, store)
+        yield planned_into(call, nodes, targets, place_of, changes, engine), changes
+
+
+def _place_of(call: Call, store: Any, path: str) -> Place:
+    """Place of a group, by its path in the object."""
+    return resolve_place(store, in_group(call, path) or None)
+
+
+def _has_group(call: Call, store: Any, mode: str) -> bool:
+    """Whether there is a group to write into; if a call cannot make one, it is refused."""
     if store is None:
         raise SpecError(
             "is needed, since the arrays in it decide where values go",
@@ -68,7 +107,7 @@ def plans_of(
             value=None,
             remedy="give the store",
         )
-    place = resolve_place(store, in_group(call, "") or None)
+    place = _place_of(call, store, "")
     kind = place.kind_for_group()
     if kind in ("v2", "v2 group"):
         raise SpecError(
@@ -78,26 +117,14 @@ def plans_of(
             remedy="write it into another store first: "
             'xarray.open_zarr(store, chunks={}).shardwrite.to_zarr("new.zarr")',
         )
-    if kind != "group":
-        if mode == "r+":
-            raise SpecError(
-                "there is no group to write into",
-                field="store",
-                value=place.label,
-                remedy="write the whole dataset first, without region",
-            )
-        return planned(call, store, engine), None
-    seen = dict[Path, bool]()
-    targets = {
-        name: resolve_target(store, in_group(call, name), call.run_dir, seen=seen)
-        for node in nodes_of(call.ds, call.encoding, call.keep_bits)[:1]
-        for name in map(str, node.dataset.variables)
-    }
-    if mode != "r+" and (made := _made_before(call, store, engine, targets)) is not None:
-        return made, None
-    for target in targets.values() if settles else ():
-        settle_given_up(target)
-    return planned_into(call, targets, place, changes, engine), changes
+    if kind != "group" and mode == "r+":
+        raise SpecError(
+            "there is no group to write into",
+            field="store",
+            value=place.label,
+            remedy="write the whole dataset first, without region",
+        )
+    return kind == "group"
 
 
 def _made_before(

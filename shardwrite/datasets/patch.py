@@ -7,6 +7,7 @@ tasks write whole shards. Its keywords mean what they mean in xarray, or are ref
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,18 @@ import zarr
 from zarr.storage import MemoryStore
 
 from shardwrite.datasets.encode import as_dataset, import_xarray, is_tree
-from shardwrite.datasets.keywords import PatchedArguments
+from shardwrite.datasets.keywords import (
+    PatchedArguments,
+    SizeKeywords,
+    WriteDatasetKeywords,
+)
 from shardwrite.datasets.planned import store_of
 from shardwrite.datasets.write import written
 from shardwrite.entry.patch import Instead, Patch, Replacement
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
 from shardwrite.operations.dask_patch import store_of_mapping
+from shardwrite.options import names
 from shardwrite.stores.bucket import BucketStore
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ _TAKEN = (
 """Parameters of xarray that this package has, too; None means the same."""
 _NO_EFFECT = ("safe_chunks", "align_chunks")
 """Parameters by which xarray makes chunks fit; here all chunks fit."""
+_OF_THE_METHOD = {*names(WriteDatasetKeywords)} - {*_TAKEN, *names(SizeKeywords)}
+"""Keywords that only the method of this package takes."""
 _REMEDIES = {
     "compute": "leave it out; ds.shardwrite.to_zarr(..., compute=False) returns a Delayed, and "
     "readers see the arrays when it has written all of them",
@@ -133,6 +141,19 @@ def _encodings(ds: Any, encoding: Any) -> Iterator[Mapping[str, Any]]:
     yield from (each for each in {**own, **asked}.values() if isinstance(each, Mapping))
 
 
+@contextlib.contextmanager
+def _naming_the_method() -> Iterator[None]:
+    """Have errors about keywords that xarray does not have name the method that takes them."""
+    try:
+        yield
+    except SpecError as error:
+        field, remedy = error.fields["field"], error.fields["remedy"]
+        if field not in _OF_THE_METHOD:
+            raise
+        told = f"call ds.shardwrite.to_zarr, which takes {field}, and {remedy}"
+        raise SpecError(error.message, **{**error.fields, "remedy": told}) from None
+
+
 _write_as_xarray: Callable[..., Any] = taking(PatchedArguments)(written)
 
 
@@ -163,7 +184,8 @@ def _write(ds: Any, call: Mapping[str, Any]) -> ZarrStore:
             )
     given = store_of_mapping(ours.pop("store", MemoryStore()))
     store = store_of(given, ours.pop("storage_options", None))
-    _write_as_xarray(ds, store, **ours, shards=None)
+    with _naming_the_method():
+        _write_as_xarray(ds, store, **ours, shards=None)
     group = ours.get("group")
     is_bucket = isinstance(store, BucketStore)
     opened = store.as_zarr() if is_bucket else store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,20 +12,29 @@ from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.datasets.encode import (
     EncodedVariable,
+    Node,
     encoded,
     is_tree,
     nodes_of,
 )
-from shardwrite.datasets.existing import Changes, Values, ValuesOfNode, values_into
+from shardwrite.datasets.existing import (
+    Changes,
+    Values,
+    ValuesOfNode,
+    refuse_tree,
+    values_into,
+)
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.layout import SizesByName
+from shardwrite.datasets.steps import Overlap
 from shardwrite.engines.local import Engine
-from shardwrite.errors import PlanError, SpecError, printable
+from shardwrite.errors import JournalError, PlanError, SpecError, printable
 from shardwrite.format.strategies import FixedOrder
+from shardwrite.journal.begin import is_complete
 from shardwrite.journal.neighbours import unfinished, unfinished_updates
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
-from shardwrite.place.target import Target, resolve_new, target_via
+from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Facts, Result, counted, human
@@ -70,10 +79,10 @@ def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
     """The store of a call, opened once for all arrays; None if none was given."""
     if is_icechunk(store):
         raise SpecError(
-            "datasets are not written into sessions and stores of Icechunk",
+            "is of Icechunk, and no session that can be committed",
             field="store",
             value=type(store).__name__,
-            remedy="write variables one by one with shardwrite.store, which takes sessions",
+            remedy='give the session itself, such as repository.writable_session("main")',
         )
     if isinstance(store, dict):  # which zarr-python and xarray take for a store, too
         from zarr.storage import MemoryStore
@@ -90,6 +99,15 @@ def in_group(call: Call, path: str) -> str:
         remedy = 'give for instance "model/run1"'
         raise SpecError("not a path", field="group", value=group, remedy=remedy)
     return "/".join(part for part in (group.strip("/"), path) if part)
+
+
+def targets_of(call: Call, store: Any, nodes: Sequence[Node]) -> dict[str, Target]:
+    """The arrays that the variables of an object go into, by their paths in it."""
+    seen = dict[Path, bool]()
+    paths = [node.label(name) for node in nodes for name in node.dataset.variables]
+    return {
+        path: resolve_target(store, in_group(call, path), call.run_dir, seen=seen) for path in paths
+    }
 
 
 def planned(call: Call, store: Any, engine: Engine) -> Planned:
@@ -146,22 +164,50 @@ def _planned(
 
 
 def planned_into(
-    call: Call, targets: Mapping[str, Target], place: Place, changes: Changes, engine: Engine
+    call: Call,
+    nodes: Sequence[Node],
+    targets: Mapping[str, Target],
+    place_of: Callable[[str], Place],
+    changes: Changes,
+    engine: Engine,
 ) -> Planned:
-    """Plan updates of the arrays in a group, before any task runs; it raises what `planned` does.
+    """Plan updates of the arrays in groups, before any task runs; it raises what `planned` does.
+
+    - `nodes`: what goes into the groups.
+    - `targets`: the arrays, by their paths in the object.
+    - `place_of`: gives the place of the group at such a path.
+    """
+    SizesByName(call.shards, call.chunks)
+    if is_tree(call.ds):
+        refuse_tree(nodes, place_of(""), changes)
+    each = [(node, changes.of_node(node) if is_tree(call.ds) else changes) for node in nodes]
+    made = [(node, values_into(node, place_of(node.path), own)) for node, own in each if own]
+    planned = [_planned_into_group(call, targets, values, changes, engine) for _, values in made]
+    wrong = next((found for _, found in planned if found is not None), None)
+    variables = list[PlannedVariable]()
+    for (_, values), (found, _) in zip(made, planned, strict=True):
+        own = None if wrong is None else values.repeated(wrong)
+        variables += (
+            found if own is None else _appended_before(call, targets, values, own, found, engine)
+        )
+    documents = {node.path: values.document for node, values in made}
+    # The coordinates that name the steps come last.
+    is_last = [each.path.rpartition("/")[2] == changes.append_dim for each in variables]
+    order = sorted(range(len(variables)), key=is_last.__getitem__)
+    return Planned(tuple(variables[n] for n in order), documents)
+
+
+def _planned_into_group(
+    call: Call,
+    targets: Mapping[str, Target],
+    made: ValuesOfNode,
+    changes: Changes,
+    engine: Engine,
+) -> tuple[list[PlannedVariable], Overlap | None]:
+    """Plans of updates of the arrays in a group, and what is wrong if steps are there already.
 
     An append begins where all arrays end. If it was interrupted, it is the same one.
     """
-    SizesByName(call.shards, call.chunks)
-    nodes = nodes_of(call.ds, call.encoding, call.keep_bits)
-    if is_tree(call.ds):
-        raise SpecError(
-            "a tree is not written into arrays that exist",
-            field="ds",
-            value=type(call.ds).__name__,
-            remedy="write its nodes one by one, with group=",
-        )
-    made = values_into(nodes[0], place, changes)
     variables = [_into(call, targets, values, engine) for values in made.variables]
     starts = {
         v.path: v.plan.array_region.start[v.plan.append_axis]
@@ -173,18 +219,17 @@ def planned_into(
         if starts.get(variable.path, first) != first:
             again = _into(call, targets, values, engine, first)
             if again.target is None or not was_left(again.target, again.plan):
-                updates = (run for name in starts for run in unfinished_updates(targets[name]))
-                raise next(map(unfinished, updates), _of_other_lengths(starts, changes))
+                raise _unless_unfinished(targets, starts, _of_other_lengths(starts, changes))
             variables[n] = again
-    if made.overlap is not None and first >= made.overlap.length:
-        variables = _appended_before(call, targets, made, variables, engine)
-    return Planned(tuple(variables), {"": made.document})
+    is_repeated = made.overlap is not None and first >= made.overlap.length
+    return variables, made.overlap if is_repeated else None
 
 
 def _appended_before(
     call: Call,
     targets: Mapping[str, Target],
     made: ValuesOfNode,
+    wrong: Overlap,
     variables: Sequence[PlannedVariable],
     engine: Engine,
 ) -> list[PlannedVariable]:
@@ -192,9 +237,7 @@ def _appended_before(
 
     Sources that only their dtype and chunks tell apart may have other values.
     """
-    wrong, again = made.overlap, list(variables)
-    if wrong is None:
-        return again
+    again = list(variables)
     start = wrong.length - wrong.n_steps
     for n, values in enumerate(made.variables) if wrong.are_last else ():
         if values.axis is not None:
@@ -206,8 +249,16 @@ def _appended_before(
         and not str(each.plan.identity.source).startswith(BY_CHUNKS)
         for each in appends
     ):
-        raise wrong.error
+        raise _unless_unfinished(targets, [each.path for each in appends], wrong.error)
     return again
+
+
+def _unless_unfinished(
+    targets: Mapping[str, Target], names: Iterable[str], error: SpecError
+) -> SpecError | JournalError:
+    """The error of an update of some arrays that has not ended; if there is none, another one."""
+    runs = (run for name in names for run in unfinished_updates(targets[name]))
+    return next((unfinished(run) for run in runs if not is_complete(run, looking=True)), error)
 
 
 def _into(
@@ -223,11 +274,11 @@ def _into(
     is_append = values.axis is not None
     region = APPEND if is_append else values.region
     where = Where(region, values.axis or 0, casting="same_kind", start=start)
-    with _naming(values.name, values.dims):
-        target = target_via(targets[values.name], call.via)
+    with _naming(values.path, values.dims):
+        target = target_via(targets[values.path], call.via)
         source, plan = region_plan(values.values, target, where, engine, options)
         source_of = ArrayChunks(source, plan.region)
-        return PlannedVariable(values.name, source_of, plan, target_of_update(target, plan))
+        return PlannedVariable(values.path, source_of, plan, target_of_update(target, plan))
 
 
 def _of_other_lengths(starts: Mapping[str, int], changes: Changes) -> SpecError:

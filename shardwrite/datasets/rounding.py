@@ -235,13 +235,22 @@ def refuse_other_rounding(
         asked = keep_bits.get(name)
         own = variable.attrs.get(N_BITS) if asked is None else asked
         if str(name) in arrays and own != there and not (there is None and asked is None):
-            raise SpecError(
-                f"the variable {str(name)!r} of the store "
-                f"{_told(there)}, and that of the dataset {_told(own)}",
-                field="keep_bits",
-                value=own,
-                remedy="leave it out" if there is None else f"give {{{str(name)!r}: {there}}}",
-            )
+            raise other_rounding(str(name), there, own)
+
+
+def other_rounding(name: str, there: Any, own: Any, otherwise: str = "") -> SpecError:
+    """Error of a variable that is rounded otherwise than the array of the store.
+
+    - `there`, `own`: bits of the array and of the variable; None if it is not rounded.
+    - `otherwise`: a further remedy.
+    """
+    remedy = "leave it out" if there is None else f"give {{{name!r}: {there}}}"
+    return SpecError(
+        f"the variable {name!r} of the store {_told(there)}, and that of the dataset {_told(own)}",
+        field="keep_bits",
+        value=own,
+        remedy=remedy + otherwise,
+    )
 
 
 def _told(n_bits: Any) -> str:

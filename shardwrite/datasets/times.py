@@ -44,7 +44,8 @@ def checked(
 ) -> xarray.Dataset:
     """The dataset, whose times raise an error that names them if they do not fit.
 
-    Those of dask arrays raise it in tasks.
+    Those of dask arrays raise it in tasks. In memory, only small integers need this: xarray would
+    store other times in them, and of all else it tells.
 
     - `encodings`: ``units``, ``calendar``, ``dtype`` and ``_FillValue`` of variables, as far as
       they are known.
@@ -54,81 +55,77 @@ def checked(
         if told.get("units") is None or told.get("dtype") is None:
             continue
         wanted = {key: told[key] for key in (*_OF_TIMES, "dtype") if told.get(key) is not None}
-        if variable.dtype.kind in "mM" and variable.chunks is None:
-            _refuse_wrapped(variable.values, wanted, str(name), told.get("_FillValue") is not None)
-        if not are_lazy_times(variable):
-            continue
-        data = variable.data
-        data = data.map_blocks(_refuse, wanted, str(name), dtype=data.dtype, meta=data._meta)  # noqa: SLF001
-        dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
+        how = wanted, str(name), told.get("_FillValue") is not None, variable.chunks is not None
+        if are_lazy_times(variable):
+            data = variable.data
+            data = data.map_blocks(_fitting, *how, dtype=data.dtype, meta=data._meta)  # noqa: SLF001
+            dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
+        elif variable.dtype.kind in "mM" and _is_small(wanted["dtype"]):
+            _fitting(variable.values, *how)
     return dataset
 
 
-def _refuse_wrapped(
-    times: npt.NDArray[Any], wanted: Mapping[str, Any], name: str, has_fill: bool
-) -> None:
-    """Refuse times in memory that xarray would store as other ones, without an error."""
+def _is_small(dtype: Any) -> bool:
+    """Whether a dtype is one of integers that do not hold all that xarray makes of times."""
+    return np.dtype(dtype).kind in "iu" and np.dtype(dtype) != np.int64
+
+
+def _fitting(
+    times: npt.NDArray[Any],
+    wanted: Mapping[str, Any],
+    name: str,
+    has_fill: bool,
+    keeps_units: bool,
+) -> npt.NDArray[Any]:
+    """The times, if units and a dtype can hold them.
+
+    - `has_fill`: whether there is a value for missing times.
+    - `keeps_units`: whether other units that hold the times are refused, too.
+    """
     import xarray
 
-    dtype, is_missing = np.dtype(wanted["dtype"]), np.isnat(times)
-    if dtype.kind not in "iu" or dtype == np.int64:
-        return
-    if is_missing.any() and not has_fill:
+    dtype = np.dtype(wanted["dtype"])
+    is_missing = times == None if times.dtype.kind == "O" else np.isnat(times)  # noqa: E711 (by element)
+    if _is_small(dtype) and is_missing.any() and not has_fill:
         raise SpecError(
             f"the variable {name!r} has missing times, for which {dtype} has no value",
             field="ds",
             value=name,
             remedy="give a _FillValue in encoding, or the dtype int64",
         )
-    whole = xarray.Variable("t", times[~is_missing], {}, {**wanted, "dtype": np.dtype(np.int64)})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that other units are chosen, which is refused elsewhere
-        made = xarray.conventions.encode_cf_variable(whole)
-    limits = np.iinfo(dtype)
-    is_same = have_same_units(made.attrs, wanted)
-    if is_same and ((made.values < limits.min) | (made.values > limits.max)).any():
-        raise _do_not_fit(name, dtype, f" of {wanted['units']!r}")
-
-
-def _refuse(block: npt.NDArray[Any], wanted: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
-    """Refuse a block of times that units and a dtype cannot hold."""
-    import xarray
-
-    is_missing = block == None if block.dtype.kind == "O" else np.isnat(block)  # noqa: E711 (by element)
-    times = xarray.Variable("t", block[~is_missing], {}, dict(wanted))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that other units are chosen, which is refused here
-            made = xarray.conventions.encode_cf_variable(times)
-    except (ValueError, OverflowError) as error:
-        raise _do_not_fit(name, wanted["dtype"], f" of {wanted['units']!r}") from error
-    if not have_same_units(made.attrs, wanted):
-        raise _do_not_fit(name, wanted["dtype"], f" of {wanted['units']!r}")
-    return block
-
-
-def as_declared(values: Any, variable: xarray.Variable, name: str) -> Any:
-    """The values, whose blocks are of the dtype that their dask array declares.
-
-    Those of lazy times are not always: xarray leaves it to zarr to cast them.
-    """
-    if not are_lazy_times(variable):
-        return values
-    return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype, label=name)
-
-
-def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any], label: str) -> npt.NDArray[Any]:
-    cast = block.astype(wanted)
-    if not np.array_equal(cast, block, equal_nan=True):
-        raise _do_not_fit(label, wanted)
-    return cast
-
-
-def _do_not_fit(name: str, dtype: Any, units: str = "") -> SpecError:
-    return SpecError(
-        f"the variable {name!r} has times that {np.dtype(dtype)}{units} cannot hold",
+    as_large = {**wanted, "dtype": np.dtype(np.int64)} if _is_small(dtype) else dict(wanted)
+    variable = xarray.Variable("t", times[~is_missing], {}, as_large)
+    error = SpecError(
+        f"the variable {name!r} has times that {dtype} of {wanted['units']!r} cannot hold",
         field="ds",
         value=name,
         remedy="round them to these units; or give a new store finer units or a dtype of floats in "
         "encoding",
     )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that other units are chosen
+            made = xarray.conventions.encode_cf_variable(variable)
+    except (ValueError, OverflowError) as reason:
+        raise error from reason
+    if not have_same_units(made.attrs, wanted):
+        if keeps_units:
+            raise error
+    elif not np.array_equal(made.values.astype(dtype), made.values):
+        raise error
+    return times
+
+
+def as_declared(values: Any, variable: xarray.Variable) -> Any:
+    """The values, whose blocks are of the dtype that their dask array declares.
+
+    Those of lazy times are not always: xarray leaves it to zarr to cast them. They fit, see
+    `checked`.
+    """
+    if not are_lazy_times(variable):
+        return values
+    return values.map_blocks(_cast, dtype=values.dtype, wanted=values.dtype)
+
+
+def _cast(block: npt.NDArray[Any], wanted: np.dtype[Any]) -> npt.NDArray[Any]:
+    return block.astype(wanted, copy=False)

@@ -30,6 +30,7 @@ from shardwrite.datasets.existing import Changes
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
 from shardwrite.datasets.modes import plans_of
 from shardwrite.datasets.planned import DatasetPlan, Planned, in_group, shown, store_of
+from shardwrite.datasets.rounding import N_BITS, other_rounding
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
@@ -47,6 +48,7 @@ from shardwrite.journal.documents import (
     has_consolidated,
     replace_document,
 )
+from shardwrite.operations.keywords import committing
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, names_above
@@ -81,11 +83,16 @@ class DatasetResult(Result):
         Duration in seconds. With ``compute=False``, the longest of the variables.
     """
 
-    _derived = ("n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
+    _derived = ("snapshot", "n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
 
     path: str
     variables: dict[str, WriteResult]
     seconds: float
+
+    @property
+    def snapshot(self) -> str | None:
+        """Id of the snapshot of an Icechunk repository that holds the dataset; else None."""
+        return next((result.snapshot for result in self.variables.values()), None)
 
     @property
     def n_shards(self) -> int:
@@ -116,6 +123,8 @@ class DatasetResult(Result):
             ("files", f"{self.n_shards:,}"),
             ("bytes", stored),
         ]
+        if self.snapshot is not None:
+            rows.append(("snapshot", self.snapshot))
         if self.n_resumed_shards:
             rows.append(("resumed", f"{self.n_resumed_shards:,} shards were committed before"))
         rows += [("time", duration(self.seconds)), *shown(self.variables, _told)]
@@ -186,12 +195,25 @@ def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
                 remedy="give another path or group, or remove it yourself",
             )
         return
-    if not all(job.target.place.kind() == "array" for job in jobs):
+    there = [job for job in jobs if job.target.place.kind() == "array"]
+    for job in there:
+        _refuse_other_rounding(job, job.target.place.name_in(groups.place))
+    if len(there) < len(jobs):
         raise _refused("a group exists there", groups.place)
     for place, document in groups.by_path.values():
         there = document_if_there(place)
         if there is not None and attributes_of(there) != attributes_of(document):
             raise _refused("a group with other attributes exists there", place)
+
+
+def _refuse_other_rounding(job: Job, name: str) -> None:
+    """Refuse an array that exists and differs in the bits that are kept."""
+    documents = (job.target.document_if_there, job.plan.metadata.document)
+    there, own = (attributes_of(document or {}).get(N_BITS) for document in documents)
+    if there != own:
+        # With mode="w", what describes the rounding would be left there.
+        otherwise = "another path or group" if own is None else 'mode="w" to replace all arrays'
+        raise other_rounding(name, there, own, f"; or give {otherwise}")
 
 
 def _refused(why: str, place: Place) -> SpecError:
@@ -207,6 +229,15 @@ def _new_groups(
     - `asked`: the keyword `consolidated`.
     """
     wanted = groups.wanted
+    if root.store.commits_later:
+        if asked:
+            raise SpecError(
+                "does not go with a session, since Icechunk lists arrays itself",
+                field="consolidated",
+                value=asked,
+                remedy="leave it out",
+            )
+        return wanted
     there = document_if_there(root)
     if asked is False:
         return wanted
@@ -284,13 +315,15 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     ((1000, 1000), 4)
     """
     store = store_of(call.store, call.storage_options)
-    made, _ = plans_of(call, store, active_engine())
-    return DatasetPlan(
-        variables={
-            each.path: each.plan if each.target is None else with_traffic(each.plan, each.target)
-            for each in made.variables
-        }
-    )
+    with plans_of(call, store, active_engine()) as (made, _):
+        return DatasetPlan(
+            variables={
+                each.path: each.plan
+                if each.target is None
+                else with_traffic(each.plan, each.target)
+                for each in made.variables
+            }
+        )
 
 
 if TYPE_CHECKING:
@@ -359,24 +392,39 @@ def write_dataset(call: WriteDatasetArguments) -> DatasetResult | Delayed:
 
 
 def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
-    """Do what `write_dataset` does."""
+    """Do what `write_dataset` does; a session of Icechunk is committed once for all variables."""
+    made = list[DatasetResult | Delayed]()
+
+    def results_of(inside: WriteDatasetArguments) -> list[WriteResult]:
+        result = _written(inside)
+        made.append(result)
+        return list(result.variables.values()) if isinstance(result, DatasetResult) else []
+
+    results = committing(results_of)(call)
+    (result,) = made
+    if not isinstance(result, DatasetResult):
+        return result
+    return replace(result, variables=dict(zip(result.variables, results, strict=True)))
+
+
+def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     start = time.perf_counter()
     engine, store = active_engine(), store_of(call.store, call.storage_options)
-    made, changes = plans_of(call, store, engine, settles=True)
-    groups = _groups_of(call, store, made)
-    if changes is None:
-        jobs: Sequence[Job] = _new_arrays(call, groups, made)
-        attributes = call.mode == "w"
-    else:
-        jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
-    finish = partial(_finished, groups, attributes, call.durability)
-    if not call.compute:
-        from shardwrite.runs.delayed import as_delayed  # compute=False
+    with plans_of(call, store, engine, settles=True) as (made, changes):
+        groups = _groups_of(call, store, made)
+        if changes is None:
+            jobs: Sequence[Job] = _new_arrays(call, groups, made)
+            attributes = call.mode == "w"
+        else:
+            jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
+        finish = partial(_finished, groups, attributes, call.durability)
+        if not call.compute:
+            from shardwrite.runs.delayed import as_delayed  # compute=False
 
-        later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
-        return later
-    results = execute_staged(jobs, engine, call.progress) if jobs else []
-    return finish(results, time.perf_counter() - start)
+            later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
+            return later
+        results = execute_staged(jobs, engine, call.progress) if jobs else []
+        return finish(results, time.perf_counter() - start)
 
 
 def _groups_of(call: WriteDatasetArguments, store: Any, made: Planned) -> _Groups:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.config.table import READ_GAP, READ_REQUEST, value_of
 from shardwrite.encode.unit import decode_tile
@@ -73,37 +74,56 @@ def _requests(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> di
     return requests
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedIndex:
+    """The index of a shard, as it was read."""
+
+    index: ShardIndex
+    span: tuple[int, int]  # first byte of the index in the shard, and the byte after the last
+    nbytes: int  # that were read of it
+
+
 class ShardReader:
     """Reader of a shard, which reads the index at once and inner chunks on demand.
 
     - `nbytes`: size of the shard in bytes, if it is only the beginning of the object. The default
       is the size of the object.
+    - `loaded`: the index, if it is known; it is not read then.
     - Raises CorruptShardError if the object is shorter than `nbytes`, or has no valid index.
     """
 
     def __init__(
-        self, metadata: ArrayMetadata, key: str, source: Ranges, nbytes: int | None = None
+        self,
+        metadata: ArrayMetadata,
+        key: str,
+        source: Ranges,
+        nbytes: int | None = None,
+        *,
+        loaded: LoadedIndex | None = None,
     ) -> None:
         self.metadata, self.key, self.source = metadata, key, source
+        self.loaded = self._load(source, nbytes) if loaded is None else loaded
+        self.index = self.loaded.index
+        self.index_span, self.index_nbytes = self.loaded.span, self.loaded.nbytes
+
+    def _load(self, source: Ranges, nbytes: int | None) -> LoadedIndex:
+        """Read and check the index."""
         size = source.nbytes if nbytes is None else nbytes
-        codec = metadata.format_of(key)
+        codec = self.metadata.format_of(self.key)
         load = getattr(codec, "load", None)
         try:
             if size > source.nbytes:
                 raise CorruptShardError(  # noqa: TRY301
                     f"{source.nbytes} bytes are there, and the shard should have {size}"
                 )
-            self.index_span = codec.span(size)
-            start, stop = self.index_span
-            self.index_nbytes = stop - start
+            start, stop = codec.span(size)
             if load is not None:
-                self.index: ShardIndex
-                self.index, self.index_nbytes = load(source.read, size)
-            else:
-                encoded = source.read(start, stop - start) if stop > start else b""
-                self.index = codec.decode(encoded, size)
+                index, n_read = load(source.read, size)
+                return LoadedIndex(index, (start, stop), n_read)
+            encoded = source.read(start, stop - start) if stop > start else b""
+            return LoadedIndex(codec.decode(encoded, size), (start, stop), stop - start)
         except CorruptShardError as error:
-            raise error.located(key=key) from error
+            raise error.located(key=self.key) from error
 
     def present(self) -> list[int]:
         """Ranks of the inner chunks that hold data."""
@@ -126,27 +146,44 @@ class ShardReader:
         found: list[int] = ranks.tolist()
         return found
 
+    def span_of(self, rank: int) -> tuple[int, int] | None:
+        """Offset and size of an inner chunk in the shard; None if it is empty.
+
+        - Raises CorruptShardError if it takes more bytes than the metadata allow.
+        """
+        if self.index.is_empty[rank]:
+            return None
+        offset, nbytes = (int(v) for v in self.index.table[rank])
+        most = self.metadata.pipeline.most_encoded_nbytes
+        if nbytes > most:
+            error = CorruptShardError(f"takes {nbytes} bytes where at most {most} can be")
+            raise self._located(error, rank)
+        return offset, nbytes
+
+    def encoded(self, rank: int) -> Buffer | None:
+        """Bytes of an inner chunk as they are stored; None if it is empty. See `span_of`."""
+        span = self.span_of(rank)
+        return None if span is None else self.source.read(*span)
+
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """Decode the inner chunk with a row-major rank; None if it is empty.
 
         - Raises CorruptShardError if the inner chunk takes more bytes than the metadata allow, or
           cannot be decoded. The error names the shard and the inner chunk.
         """
-        if self.index.is_empty[rank]:
+        encoded = self.encoded(rank)
+        if encoded is None:
             return None
-        offset, nbytes = (int(v) for v in self.index.table[rank])
-        most = self.metadata.pipeline.most_encoded_nbytes
         try:
-            if nbytes > most:
-                raise CorruptShardError(  # noqa: TRY301
-                    f"takes {nbytes} bytes where at most {most} can be"
-                )
-            return decode_tile(self.metadata, self.key, rank, self.source.read(offset, nbytes))
+            return decode_tile(self.metadata, self.key, rank, encoded)
         except CorruptShardError as error:
-            position = unravel(rank, self.metadata.grid.chunks_per_shard)
-            raise error.located(
-                key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes
-            ) from error
+            raise self._located(error, rank) from error
+
+    def _located(self, error: CorruptShardError, rank: int) -> CorruptShardError:
+        """An error that names the shard and an inner chunk."""
+        offset, nbytes = (int(v) for v in self.index.table[rank])
+        position = unravel(rank, self.metadata.grid.chunks_per_shard)
+        return error.located(key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes)
 
 
 # ---- Search in a torn shard

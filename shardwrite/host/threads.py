@@ -42,3 +42,13 @@ def in_threads(
                 is_over.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+async def from_event_loop(call: Callable[[], T]) -> T:
+    """What a function returns that a thread calls, while the event loop of the caller goes on.
+
+    Nothing in this package has an event loop of its own here, or needs one.
+    """
+    import asyncio  # a program that calls this has it
+
+    return await asyncio.to_thread(call)

@@ -31,11 +31,11 @@ from shardwrite.journal.begin import (
 )
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty, run_in
 from shardwrite.journal.takeover import TAKEN, cancel_begin, discard_run, refuse_consuming
 from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.target import UPDATES, Target
-from shardwrite.plan.identity import Bounds, Identity, ShardWindow
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
 
 _MAX_TRIES = 3
@@ -115,7 +115,8 @@ def look_beside(target: Target) -> Beside:
         told = [removal for _, removal in looks]
         if whole is None or not whole.makes_array:
             unknown = target.place.unknown_run()
-            told.append("" if unknown is None else unknown.told)
+            is_unknown = unknown is not None and unknown.run not in [run.run for run in updates]
+            told.append(unknown.told if unknown is not None and is_unknown else "")
         return Beside(whole, updates, tuple(filter(None, told)))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
@@ -129,7 +130,9 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
     - `restart`: give up updates of dead processes that are in the way. A run that makes the array
       is never given up here.
     """
+    known = {run_in(target.run_path / "plan.json")}
     for other in tidied_neighbours(target):
+        known.add(other.run)
         shared = _shared(intent.shards_from, other.record.shards_from)
         if shared == 0:
             continue
@@ -144,7 +147,7 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
             continue
         raise unfinished(other, shared, is_replaced=intent.makes_array)
     unknown = None if intent.makes_array else target.place.unknown_run()
-    if unknown is not None:
+    if unknown is not None and unknown.run not in known:
         raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(target.run_path))
 
 
@@ -392,10 +395,10 @@ def unfinished_updates(target: Target) -> Iterator[RunDirectory]:
             yield run
 
 
-def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
-    """Region of an append of the same source that has not ended, or whose end was interrupted.
+def unfinished_append(target: Target, source: str, axis: int) -> RunDirectory | None:
+    """An append of the same source that has not ended, or whose end was interrupted.
 
-    - Returns: start and stop along each axis, in elements, or None where there is no such append.
+    - Returns: the run, which has a region, or None where there is no such append.
     - Raises UntrustedStateError if the run state beside the array is not trusted.
     """
     for run in unfinished_updates(target):
@@ -403,5 +406,5 @@ def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
             continue
         identity = run.record.identity
         if identity.append_axis == axis and identity.source == source:
-            return identity.region
+            return run
     return None

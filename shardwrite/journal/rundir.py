@@ -343,6 +343,9 @@ class RunDirectory:
         - Raises RunEndedError if another process has taken the run over.
         """
         if not self.makes_array:
+            if self.is_marked:
+                with self._told_of_takeover():
+                    self.target.place.make_room(self, durability, replaces=False, is_new=False)
             return
         if self.record.aside:
             from shardwrite.journal.handover import make_new  # of arrays that are replaced
@@ -410,7 +413,13 @@ class RunDirectory:
         # The only new array of a call may be kept with others, of a run that was begun before.
         name = self.target.name if together is None else together.name
         root = cast("InStore", self.target.place).whole_name.removesuffix(name)
-        return {"array": name, "keeper": state.place.whole_name.removeprefix(root)}
+        found = {"array": name, "keeper": state.place.whole_name.removeprefix(root)}
+        return found if self.makes_array else {**found, "mode": self.record.mode}
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a mark in the array tells of the run, so that others find its state, or stop."""
+        return self.makes_array or self.target.is_kept_elsewhere
 
     def clear(self, keys: Collection[str]) -> None:
         """Remove what is left of an old array, but these keys; see :meth:`Place.clear`."""

@@ -345,14 +345,13 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     """
     if not has_manifest(part.document):
         return _same
-    from shardwrite.read.array import ShardedArray  # for arrays with a manifest
-    from shardwrite.read.inspection import stored_coords_here
+    from shardwrite.read.present import stored_coords_here  # for arrays with a manifest
 
     grid = part.grid
     per_shard = grid.chunks_per_shard
     start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
     stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
-    coords = stored_coords_here(ShardedArray(part, store))
+    coords = stored_coords_here(part, store)
     return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
 
 
@@ -523,7 +522,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                 os.rename(over.shared, ended.shared)
                 over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
         for one in outputs:
-            if one.makes_array and one.number in left:
+            if one.is_marked and one.number in left:
                 if one.record.aside and not own_journals:
                     _list_again(one)
                 one.target.place.remove_mark(one)

@@ -168,7 +168,7 @@ def _identity(store: Store, key: str) -> tuple[object, str]:
         return id(store._store_dict), key  # noqa: SLF001 (all copies of the store have this one)
     below = getattr(store, "store", None)
     if is_bucket(below):
-        return BucketStore(below, is_read=True).token, key
+        return BucketStore(below).token, key
     if type(store) is FsspecStore:
         return kind_of(store).identity, key
     return id(store), key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from shardwrite.results import counted
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores.looking import is_session
 
+_MOST_NAMED = 8
 _REFUSED = {
     "compute": (True, "the session is committed at the end of the call", "leave it out"),
     "return_stored": (
@@ -37,7 +38,8 @@ def write_and_commit(function: Callable[[Any], Any], given: Any, word: str) -> A
 
     If the function raises, the sessions are left as they were before.
 
-    - `function`: returns a `WriteResult`, or a list of them, one for each store.
+    - `function`: returns a `WriteResult`, or a list of them: one for each store, or any number for
+      a single one.
     - `given`: its arguments.
     - `word`: which of them has the store, or the stores.
     """
@@ -47,7 +49,13 @@ def write_and_commit(function: Callable[[Any], Any], given: Any, word: str) -> A
     with own_run_dir(given.run_dir) as run_dir, _written(many) as stores:
         into: Any = stores if isinstance(found, list | tuple) else stores[0]
         made: Any = function(replace(given, run_dir=run_dir, **{word: into}))
-    results = _commit(stores, made if isinstance(made, list) else [made], message)
+    each = made if isinstance(made, list) else [made]
+    into = stores if isinstance(found, list | tuple) else stores * len(each)
+    commits = _commit(stores, list(zip(each, into, strict=True)), message)
+    results = [
+        replace(result, snapshot=snapshot, message=text)
+        for result, (snapshot, text) in zip(each, (commits[id(one)] for one in into), strict=True)
+    ]
     return results if isinstance(made, list) else results[0]
 
 
@@ -88,29 +96,35 @@ def _written(many: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _commit(
-    stores: Sequence[Any], results: Sequence[WriteResult], message: str | None
-) -> list[WriteResult]:
-    """Commit each session once, and enter its snapshot into the results.
+    stores: Sequence[Any], results: Sequence[tuple[WriteResult, Any]], message: str | None
+) -> Mapping[int, tuple[str | None, str | None]]:
+    """Commit each session once.
 
+    - `results`: each with the store that it is about.
+    - Returns: snapshot and message by the identity of the store. They are None for stores that are
+      no sessions, and for a session that nothing was written to.
     - Raises ConflictError if another writer has moved the branch.
     """
     from shardwrite.stores.session_store import SessionStore
 
-    commits_by_store: dict[int, tuple[str, str]] = {}
+    commits = dict[int, tuple[str | None, str | None]]()
     for store in stores:
-        if isinstance(store, SessionStore) and id(store) not in commits_by_store:
-            own = [result for result, into in zip(results, stores, strict=True) if into is store]
+        if id(store) in commits:
+            continue
+        commits[id(store)] = None, None
+        if isinstance(store, SessionStore):
+            own = [result for result, into in results if into is store]
             text = _message(store, own) if message is None else message
-            commits_by_store[id(store)] = store.commit(text), text
-    commits = [commits_by_store.get(id(store), (None, None)) for store in stores]
-    return [
-        replace(result, snapshot=snapshot, message=text)
-        for result, (snapshot, text) in zip(results, commits, strict=True)
-    ]
+            if own or store.has_changes:
+                commits[id(store)] = store.commit(text), text
+            else:
+                store.discard()
+    return commits
 
 
 def _message(store: Any, results: Sequence[WriteResult]) -> str:
     """Message of a commit, which names the arrays and counts the shards."""
-    names = [result.path.removesuffix(f" in {store!r}") for result in results]
+    names = [result.path.removesuffix(f" in {store!r}") for result in results[:_MOST_NAMED]]
+    names += ["..."] if len(results) > _MOST_NAMED else []
     n_shards = sum(result.n_shards for result in results)
     return f"{', '.join(names)}: {counted(n_shards, 'shard')}, written by shardwrite {__version__}"

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite._dataclass import dataclass
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public, taking
 from shardwrite.errors import SpecError
-from shardwrite.format.manifest import keys_of, listed_chunks, origin_in
-from shardwrite.grid import Shape, ShardGrid, ceil_div
+from shardwrite.format.manifest import listed_chunks, origin_in
+from shardwrite.grid import ShardGrid, ceil_div
 from shardwrite.options import ExistingArguments, arguments, option
 from shardwrite.place.base import at_url, named
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.array import ShardedArray, as_dask_array, open_sharded
 from shardwrite.read.inspection import stored_coords
+from shardwrite.read.present import PresentChunks
 
 
 @arguments
@@ -33,7 +33,10 @@ class ReadArguments(ExistingArguments):
     )
     chunks: Any = option(
         None,
-        "Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.",
+        """Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.
+        `"shard"` and `"chunk"` stand for the sizes of shards and inner chunks, of all axes or of
+        some: `("chunk", -1, -1)`. A size in bytes, such as `"64 MiB"`, makes chunks of whole shards
+        or parts of them.""",
         kind="int, str, tuple or mapping",
     )
     _: KW_ONLY
@@ -51,7 +54,7 @@ class ReadArguments(ExistingArguments):
 
 @taking(ReadArguments)
 def from_sharded_zarr(call: ReadArguments) -> dask.array.Array:
-    """Open a sharded array as a dask array with one chunk for each shard.
+    """Open a sharded array as a dask array with one chunk for each shard, or with other chunks.
 
     Returns
     -------
@@ -82,38 +85,6 @@ def from_sharded_zarr(call: ReadArguments) -> dask.array.Array:
 
 
 # ---- Which inner chunks of an array hold data
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PresentChunks:
-    """Inner chunks of an array that hold data. :func:`shardwrite.present` makes one.
-
-    Attributes
-    ----------
-    coords : numpy.ndarray of int64, shape (n, ndim)
-        Positions in the grid of inner chunks, in row-major order.
-    chunks : tuple of int
-        Shape of an inner chunk, in elements. ``coords * chunks`` are the first elements.
-    origin : numpy.ndarray of int64, shape (ndim,)
-        Coordinates of the first chunk in the keys: the attribute ``"chunk_grid_origin"``, which
-        zarr-vectors writes, or zeros.
-    """
-
-    coords: npt.NDArray[np.int64]
-    chunks: Shape
-    origin: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        """Number of the chunks."""
-        return len(self.coords)
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys such as ``"0.3.12"``, sorted as text, as zarr-vectors lists them."""
-        return keys_of(self.coords, self.origin)
-
-    def __repr__(self) -> str:
-        return f"<PresentChunks: {len(self):,} inner chunks of {self.chunks}>"
 
 
 @public

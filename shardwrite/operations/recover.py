@@ -300,6 +300,9 @@ def _recovering(target: Target) -> Target:
     if isinstance(place, if_loaded("shardwrite.place.objects", "InStore")):
         mark, known = place.mark, find_run(target)
         if mark.run and (known is None or known.run != mark.run):
+            unknown = place.unknown_run()
+            if unknown is not None and not unknown.makes_array:
+                raise JournalError(f"{unknown.told}; {unknown.remedy}", path=target.label)
             _refuse_known(target, mark.run, Path(mark.state))
             if mark.keeper:
                 keeper = place.sibling(mark.array, mark.keeper)

@@ -57,8 +57,10 @@ QUARANTINE_PREFIX = "shardwrite-quarantine/"
 
 
 class UnknownRun(NamedTuple):
-    """What is said of a run that makes an array, and whose state is not known here."""
+    """What is said of a run on an array whose state is not known here."""
 
+    run: str  # its name
+    makes_array: bool  # whether it makes the array, rather than changing it
     told: str  # which run that is, and by which call it goes on
     remedy: str  # what to do if its state is lost
 
@@ -253,7 +255,7 @@ class Place(Protocol):
         """Remove what marks the array as that of the run, at the end of the run."""
 
     def unknown_run(self) -> UnknownRun | None:
-        """The run that makes the array, if its state is not known here."""
+        """The run that makes the array, or changes it together with others, as its mark says."""
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """Names of what lies there and is no shard, no temporary of one, and no state of a run."""

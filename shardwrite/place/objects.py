@@ -65,6 +65,7 @@ class Mark:
     # array and of the other one
     array: str = ""
     keeper: str = ""
+    mode: str = ""  # ``"r+"`` if the run changes the array, together with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +380,15 @@ class InStore(Place):
         return None if mark.run in ("", self.lost_run) else self._unknown(mark)
 
     def _unknown(self, mark: Mark) -> UnknownRun:
+        if mark.mode == "r+":
+            return UnknownRun(
+                mark.run,
+                False,
+                f"run {mark.run} changes {self.label} together with others, and its state lies in "
+                f"{self.sibling(mark.array, mark.keeper).label}: make the call that it was begun "
+                "with, or give it up with abandon (shardwrite abandon)",
+                f"if its state is lost, remove {MARK_NAME}, and look at the array with verify",
+            )
         if mark.keeper:
             told = (
                 f"run {mark.run} writes {self.label} together with others, and its state lies in "
@@ -391,6 +401,8 @@ class InStore(Place):
                 "for it: make the call that it was begun with, with the same run_dir or none"
             )
         return UnknownRun(
+            mark.run,
+            True,
             told,
             f"if its state is lost, remove {MARK_NAME} and what that run has written, and write "
             "the array again, or call recover (shardwrite recover)",
@@ -452,7 +464,8 @@ class InStore(Place):
             return Mark()
         try:
             found = parse_json(data)
-            others = {name: str(found.get(name, "")) for name in ("state", "array", "keeper")}
+            names = ("state", "array", "keeper", "mode")
+            others = {name: str(found.get(name, "")) for name in names}
             mark = Mark(str(found["run"]), **others)
         except (ValueError, LookupError, TypeError, AttributeError):
             return Mark("?")

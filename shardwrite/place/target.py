@@ -180,7 +180,7 @@ class Target:
         lies in a bucket, it lies inside an array, where no reader looks for one either.
         """
         top = self.top
-        if top is None or not self.name or (self.update and self.state is not None):
+        if top is None or not self.name:
             return None
         if self.state is not None:
             return self.state.directory / TOGETHER

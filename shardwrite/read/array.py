@@ -8,35 +8,44 @@ these inner chunks are read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
 import shardwrite._dask as dask
+from shardwrite._dataclass import dataclass
 from shardwrite.config.table import READ_THREADS, SOURCE_CHUNKS, decide, value_of
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.index import IndexCodec
+from shardwrite.format.manifest import origin_in
 from shardwrite.format.metadata import MOST, ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
-from shardwrite.grid import Box, Shape, ceil_div, ravel, unravel
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
 from shardwrite.host.resources import n_cores
-from shardwrite.host.threads import in_threads
+from shardwrite.host.threads import from_event_loop, in_threads
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
 from shardwrite.plan.card import array_facts
 from shardwrite.plan.options import explicit_sizes, parse_nbytes
 from shardwrite.plan.partition import check_chunks
-from shardwrite.plan.regions import index_of_each_axis
+from shardwrite.read import selection
+from shardwrite.read.indexes import INDEXES, KeptIndex
+from shardwrite.read.present import PresentChunks, stored_coords_here
+from shardwrite.read.selection import BoxSelection, Part, Selected, Selection
 from shardwrite.read.stored_shard import Open, reading_twice
 from shardwrite.results import card_of
 from shardwrite.seams import Ref, all_of
@@ -78,12 +87,15 @@ def normalize(
     return full
 
 
-def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple[int, ...], ...]:
+def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis of a sharded array, at most as many as can be handled.
 
     - `chunks`: requested chunks: the shards if None, one size for all axes, or any form of dask.
+      ``"shard"`` and ``"chunk"`` stand for the sizes of shards and of inner chunks.
     """
-    least = tuple(max(1, min(size, n)) for size, n in zip(shards, shape, strict=True))
+    shape = grid.shape
+    least = tuple(max(1, min(size, n)) for size, n in zip(grid.shards, shape, strict=True))
+    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks})
     if chunks is None:
         chunks = least
     if isinstance(chunks, int) and (isinstance(chunks, bool) or chunks != -1):
@@ -110,6 +122,31 @@ def bounded(chunks: Any, shape: Shape, dtype: Any, shards: Shape) -> tuple[tuple
     full = normalize(chunks, shape, counted, least if texts else None)
     check_chunks(shape, tuple(max(sizes, default=1) or 1 for sizes in full))
     return full
+
+
+def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
+    """Requested chunks with sizes where names of sizes stand, for all axes or some.
+
+    - Raises SpecError if a mapping has a key that is no axis.
+    """
+    if isinstance(chunks, str):
+        return sizes.get(chunks, chunks)
+    ndim = len(sizes["shard"])
+    if isinstance(chunks, Mapping):
+        if not set(chunks) <= set(range(ndim)):
+            raise SpecError(
+                f"keys that are no axes of an array of {ndim} axes",
+                field="chunks",
+                value=chunks,
+                remedy="give the numbers of axes, from 0 on, as keys",
+            )
+        chunks = tuple(chunks.get(axis) for axis in range(ndim))
+    if isinstance(chunks, tuple | list) and len(chunks) == ndim:
+        return tuple(
+            sizes[size][axis] if isinstance(size, str) and size in sizes else size
+            for axis, size in enumerate(chunks)
+        )
+    return chunks
 
 
 def merge_chunks(
@@ -196,10 +233,68 @@ class ShardedArray:
         return ShardedArray(self.metadata, self.store, is_afresh=self.is_afresh, is_alone=True)
 
     def _reading(self, key: str, read: Callable[[Open], T]) -> T:
-        """What a function reads of an object; once more if the bytes cannot be right."""
+        """What a function reads of an object; once more if the bytes cannot be right.
+
+        So it is if the object was replaced meanwhile, or since its index was kept.
+        """
+        try:
+            return self._reading_once(key, read)
+        except StoreError as error:
+            if error.fields["errno"] != errno.ESTALE:
+                raise
+        return self._reading_once(key, read)
+
+    def _reading_once(self, key: str, read: Callable[[Open], T]) -> T:
         if self.is_afresh:
             return read(self.store.open_again)
-        return reading_twice(self.store, key, read)
+        return reading_twice(self.store, key, read, self._open)
+
+    @cached_property
+    def _token(self) -> str:
+        return self.store.token
+
+    def _open(self, key: str) -> ObjectReader | None:
+        """Open an object to read its index, if none is kept, and then inner chunks."""
+        kept = INDEXES.find((self._token, key))
+        if kept is not None:
+            return self.store.open_for(key, 0, kept.identity)
+        codec, first = self.metadata.format_of(key), 0
+        if isinstance(codec, IndexCodec):
+            first = codec.encoded_nbytes if codec.location == "start" else -codec.encoded_nbytes
+        return self.store.open_for(key, first)
+
+    @contextlib.contextmanager
+    def _opened(
+        self, opener: Open, key: str, *, is_most: bool = False
+    ) -> Iterator[ShardReader | None]:
+        """A shard that is open, with its index; None if it has no object.
+
+        - `is_most`: whether most inner chunks are wanted. Then the shard is read as a whole, unless
+          requests go over a network, or it is too large.
+        """
+        reader = opener(key)
+        if reader is None:
+            yield None
+            return
+        try:
+            with reader:
+                yield self._indexed(reader, key, is_most=is_most)
+        except (CorruptShardError, StoreError):
+            INDEXES.drop((self._token, key))  # it may be damaged, or that of another version
+            raise
+
+    def _indexed(self, reader: ObjectReader, key: str, *, is_most: bool) -> ShardReader:
+        """Reader of an open shard, whose index is kept if it can be."""
+        identity, name = getattr(reader, "identity", None), (self._token, key)
+        kept = None if self.is_afresh or identity is None else INDEXES.find(name)
+        loaded = kept.loaded if kept is not None and kept.identity == identity else None
+        is_near = not getattr(reader, "is_distant", False)  # else `gather` reads large pieces
+        whole = is_near and is_most and reader.nbytes <= self._most_at_once
+        source = Loaded(reader) if whole else reader
+        shard = ShardReader(self.metadata, key, source, loaded=loaded)
+        if loaded is None and identity is not None and self.metadata.is_sharded:
+            INDEXES.keep(name, KeptIndex(identity, shard.loaded))
+        return shard
 
     @property
     def shape(self) -> Shape:
@@ -256,51 +351,221 @@ class ShardedArray:
         return self.metadata.text, self.store.token
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        """Elements that an index selects. Each axis is indexed independently of the others.
+        """Elements that an index selects, as numpy gives them.
 
-        - `key`: one index for each axis, as dask passes them. The smallest box that holds all
-          selected elements is read.
+        One axis may have a list or a mask, and each axis may have an integer or a slice with any
+        step. Lists for all axes select points. Only inner chunks that hold wanted elements are
+        read.
+
         - Raises CorruptShardError if a shard is damaged.
         """
-        indices = index_of_each_axis(key, self.ndim)
-        bounds, local = (
-            zip(*map(_bounds, indices, self.shape), strict=True) if self.ndim else ((), ())
-        )
-        region = Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds))
-        elements = self._read_region(region, self._threads(region))
-        for axis in reversed(range(self.ndim)):  # last axis first: an integer removes its axis
-            elements = elements[(*[slice(None)] * axis, local[axis])]
-        return elements
+        return self.read(key)
 
-    def read(self, region: Box) -> npt.NDArray[Any]:
+    def read(self, key: Any = ..., *, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Elements that an index selects.
+
+        Parameters
+        ----------
+        key : int, slice, list, array or tuple of them
+            The index, as in ``a[key]``. By default the whole array is read.
+        out : numpy.ndarray, optional
+            Array of the shape and data type of the result, which the elements are read into. Its
+            memory may have any strides. After an error, some of its elements are changed.
+
+        Returns
+        -------
+        numpy.ndarray
+            The elements; `out` if it is given.
+
+        Raises
+        ------
+        CorruptShardError
+            If a shard is damaged.
+        SpecError
+            If `out` has another shape or data type, or cannot be written.
+        """
+        return self._selected(selection.basic(key, self.metadata.grid), out)
+
+    async def read_async(
+        self, key: Any = ..., *, out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        """Elements that an index selects, for programs with an event loop.
+
+        Threads read them, so that the event loop goes on meanwhile. See :meth:`read`. If the task
+        that waits is cancelled, what has begun is read to its end.
+        """
+        call = partial(self._selected, selection.basic(key, self.metadata.grid), out, is_first=True)
+        return await from_event_loop(call)
+
+    @property
+    def oindex(self) -> Indexed:
+        """Index each axis by itself, as in zarr-python: ``a.oindex[[1, 5], :, mask]``."""
+        return Indexed(self, selection.orthogonal)
+
+    @property
+    def vindex(self) -> Indexed:
+        """Index points, as in zarr-python: ``a.vindex[[1, 5], [2, 2]]``, or ``a.vindex[mask]``."""
+        return Indexed(self, selection.points)
+
+    def _selected(
+        self, selected: Selected, out: npt.NDArray[Any] | None, *, is_first: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Elements of a parsed index expression, in an array of the caller if it gives one.
+
+        - `is_first`: whether nobody else reads beside this call; by default as the main thread.
+        """
+        shape = selected.selection.shape
+        target = None
+        if out is not None:
+            _check_out(out, selected.result_shape, self.dtype)
+            if selected.shape is None:  # else the elements go there in another shape
+                target = selected.with_axes(out)
+        threads = self._threads(math.prod(shape), is_first=is_first)
+        elements = self._read_selection(selected.selection, threads, target)
+        if out is None:
+            return selected.result(elements)
+        if target is None:
+            out[...] = selected.result(elements)
+        return out
+
+    def read_box(self, region: Box) -> npt.NDArray[Any]:
         """Elements of a box inside the array. Each shard that the box touches is opened once.
 
         - Raises CorruptShardError if a shard is damaged.
         """
-        return self._read_region(region, 1)
+        return self._read_selection(BoxSelection(self.metadata.grid, region), 1)
 
-    def _threads(self, region: Box) -> int | None:
-        """Number of threads that read a region; None for the usual one."""
+    def _threads(self, size: int, *, is_first: bool | None = None) -> int | None:
+        """Number of threads that read so many elements; None for the usual one."""
         is_distant = getattr(self.store, "is_remote", False)
-        is_main = threading.current_thread() is threading.main_thread()
-        if (
-            self.is_alone
-            or not is_main
-            or not (is_distant or region.size * self.metadata.itemsize > _SMALL_NBYTES)
-        ):
+        if is_first is None:
+            is_first = threading.current_thread() is threading.main_thread()
+        is_small = not is_distant and size * self.metadata.itemsize <= _SMALL_NBYTES
+        if self.is_alone or not is_first or is_small:
             return 1
         return value_of(READ_THREADS) or (max(n_cores(), _IN_FLIGHT) if is_distant else None)
 
-    def _read_region(self, region: Box, threads: int | None) -> npt.NDArray[Any]:
-        if region.size * self.metadata.itemsize > MOST:
+    def _read_selection(
+        self, wanted: Selection, threads: int | None, out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]:
+        if math.prod(wanted.shape) * self.metadata.itemsize > MOST:
             raise SpecError(
                 f"holds more than {MOST:,} bytes",
                 field="region",
-                value=list(map(list, region.bounds)),
+                value=list(wanted.shape),
                 remedy="read smaller parts",
             )
         with self.decided.holds():
-            return self._read_box(region, threads)
+            if (
+                out is None
+                and isinstance(wanted, BoxSelection)
+                and self._is_inner_chunk(wanted.box)
+            ):
+                chunk = self._read_inner_chunk(wanted.box)
+                if chunk is not None:
+                    return chunk
+            out = np.empty(wanted.shape, self.dtype) if out is None else out
+            self._read_parts(wanted, threads, out)
+            return out
+
+    # ---- Inner chunks as they are stored
+
+    def encoded(self, position: Sequence[int]) -> bytes | None:
+        """Bytes of an inner chunk as they are stored; None if it holds no data.
+
+        Parameters
+        ----------
+        position : sequence of int
+            Position in the grid of inner chunks, as in ``shardwrite.present(a).coords``. An array
+            without shards has its chunks there.
+
+        Raises
+        ------
+        IndexError
+            If there is no such chunk.
+        CorruptShardError
+            If the index of its shard is damaged.
+        """
+        key, rank = self._place_of(position)
+
+        def read(opener: Open) -> bytes | None:
+            with self._opened(opener, key) as shard:
+                found = None if shard is None else shard.encoded(rank)
+                return None if found is None else bytes(found)
+
+        with self.decided.holds():
+            return self._reading(key, read)
+
+    def encoded_range(self, position: Sequence[int]) -> EncodedRange | None:
+        """Where the bytes of an inner chunk lie; None if it holds no data.
+
+        Tools such as kerchunk and VirtualiZarr make references of it, and a web server can answer
+        with these bytes. They are those of now: an update may write them anew at another place.
+
+        Parameters
+        ----------
+        position : sequence of int
+            See :meth:`encoded`.
+
+        Returns
+        -------
+        EncodedRange
+            ``url``, ``offset`` and ``nbytes``; a tuple of them.
+
+        Raises
+        ------
+        IndexError
+            If there is no such chunk.
+        SpecError
+            If the array lies in a store without URLs, such as one in memory.
+        CorruptShardError
+            If the index of its shard is damaged.
+        """
+        key, rank = self._place_of(position)
+        root = self.store.url_of(key)
+        if root is None:
+            raise SpecError(
+                "has no URL",
+                field="store",
+                value=repr(self.store),
+                remedy="open the array by its path or URL",
+            )
+
+        def read(opener: Open) -> tuple[int, int] | None:
+            with self._opened(opener, key) as shard:
+                return None if shard is None else shard.span_of(rank)
+
+        with self.decided.holds():
+            span = self._reading(key, read)
+        return None if span is None else EncodedRange(root, *span)
+
+    def present(self) -> PresentChunks:
+        """List the inner chunks that hold data, from the indexes of the shards.
+
+        Returns
+        -------
+        PresentChunks
+            See :func:`shardwrite.present`.
+        """
+        metadata = self.metadata
+        origin = origin_in(metadata.document, self.ndim)
+        with self.decided.holds():
+            coords = stored_coords_here(metadata, self.store)
+        return PresentChunks(coords, metadata.grid.chunks, origin)
+
+    def _place_of(self, position: Sequence[int]) -> tuple[str, int]:
+        """Key of the object of an inner chunk, and the rank of the chunk in it."""
+        grid = self.metadata.grid
+        cell = tuple(operator.index(i) for i in position)
+        counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
+        if len(cell) != len(counts) or not all(
+            0 <= i < n for i, n in zip(cell, counts, strict=True)
+        ):
+            raise IndexError(f"no inner chunk {cell} in a grid of {tuple(counts)}")
+        per_shard = grid.chunks_per_shard
+        index = tuple(i // n for i, n in zip(cell, per_shard, strict=True))
+        inside = [i % n for i, n in zip(cell, per_shard, strict=True)]
+        return self.metadata.shard_key(index), ravel(inside, per_shard)
 
     def chunks(
         self, index: Shape, ranks: Sequence[int]
@@ -311,47 +576,26 @@ class ShardedArray:
         - Raises CorruptShardError if the shard is damaged.
         """
         key = self.metadata.shard_key(index)
-        with self.decided.holds():
-            reader = self.store.open(key)
-            if reader is None:
-                yield from ((rank, None) for rank in ranks)
-                return
-            with reader:
-                shard = ShardReader(self.metadata, key, reader)
-                for rank in ranks:
-                    yield rank, shard.chunk(rank)
+        with self.decided.holds(), self._opened(self._open, key) as shard:
+            for rank in ranks:
+                yield rank, None if shard is None else shard.chunk(rank)
 
-    def _read_box(self, region: Box, threads: int | None) -> npt.NDArray[Any]:
-        if self._is_inner_chunk(region):
-            chunk = self._read_inner_chunk(region)
-            if chunk is not None:
-                return chunk
-        out = np.empty(region.shape, self.dtype)
+    def _read_parts(self, wanted: Selection, threads: int | None, out: npt.NDArray[Any]) -> None:
+        """Read all elements of a selection, shard by shard, some of them side by side."""
 
         def read(index: Shape) -> None:
-            shard = self.metadata.grid.shard_box(index)
-            wanted = shard.intersect(region)
-            part = out[wanted.shift(region.start).slices]
-            try:
-                self._read_shard(index, wanted, part)
-            except StoreError as error:
-                if error.fields["errno"] != errno.ESTALE:
-                    raise
-                # It was replaced meanwhile, or since its index was kept.
-                self._read_shard(index, wanted, part)
+            self._read_shard(index, wanted.part(index), out)
 
-        indices = self.metadata.grid.shards_in(region)
+        indices = wanted.shards()
         if threads == 1:
             for index in indices:
                 read(index)
-            return out
-        found = list(indices)
-        step = max(1, ceil_div(len(found), _MOST_BATCHES))
-        batches = [found[first : first + step] for first in range(0, len(found), step)]
+            return
+        step = max(1, ceil_div(len(indices), _MOST_BATCHES))
+        batches = [indices[first : first + step] for first in range(0, len(indices), step)]
         is_over = threading.Event()
         for _ in in_threads(self._settled(read, is_over), batches, threads, is_over):
             pass
-        return out
 
     def _settled(
         self, read: Callable[[Shape], None], is_over: threading.Event
@@ -386,7 +630,7 @@ class ShardedArray:
     def _read_inner_chunk(self, region: Box) -> npt.NDArray[Any] | None:
         """Elements of an inner chunk as they were decoded, without a copy if none else has them.
 
-        None if more of the shard is to be read with it, or it must be read again.
+        None if more of the shard is to be read with it.
         """
         grid = self.metadata.grid
         (index,) = grid.shards_in(region)
@@ -398,57 +642,35 @@ class ShardedArray:
         key, rank = self.metadata.shard_key(index), ravel(cell, grid.chunks_per_shard)
 
         def read(opener: Open) -> npt.NDArray[Any] | None:
-            reader = opener(key)
-            if reader is None:
-                return None
-            with reader:
-                return ShardReader(self.metadata, key, reader).chunk(rank)
+            with self._opened(opener, key) as shard:
+                return None if shard is None else shard.chunk(rank)
 
-        try:
-            chunk = self._reading(key, read)
-        except StoreError as error:
-            if error.fields["errno"] != errno.ESTALE:
-                raise
-            return None
+        chunk = self._reading(key, read)
         if chunk is None:
             return np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         return chunk if _is_own(chunk, self.dtype) else np.array(chunk, self.dtype)
 
-    def _read_shard(self, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
-        """Copy the elements of one shard that lie in the box `wanted` into `out`."""
-        key = self.metadata.shard_key(index)
-
-        def read(opener: Open) -> None:
-            reader = opener(key)
-            if reader is None:
-                out[...] = self.metadata.fill_value
-                return
-            with reader:
-                self._read(reader, index, wanted, out)
-
-        self._reading(key, read)
-
-    def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
-        """Copy elements of an open shard; see `_read_shard`."""
+    def _read_shard(self, index: Shape, part: Part, out: npt.NDArray[Any]) -> None:
+        """Copy what is wanted of one shard to its places in `out`."""
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
-        inside = wanted.shift(grid.shard_box(index).start)
-        first = tuple(a // c for a, c in zip(inside.start, grid.chunks, strict=True))
-        last = tuple(ceil_div(b, c) for b, c in zip(inside.stop, grid.chunks, strict=True))
-        cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        is_near = not getattr(reader, "is_distant", False)  # else `gather` reads large pieces
-        is_most = cells.size >= _WHOLE_SHARE * n_inside
-        whole = is_near and is_most and reader.nbytes <= self._most_at_once
-        shard = ShardReader(metadata, key, Loaded(reader) if whole else reader)
-        ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
-        is_empty = shard.index.is_empty[ranks]
-        if is_empty.any():
-            out[...] = metadata.fill_value
-        for rank in shard.gather(ranks[~is_empty]):
-            chunk = shard.chunk(rank)
-            if chunk is not None:
-                self._place(chunk, rank, inside, out)
+        is_most = part.ranks.size >= _WHOLE_SHARE * n_inside
+
+        def read(opener: Open) -> None:
+            with self._opened(opener, key, is_most=is_most) as shard:
+                if shard is None:
+                    out[part.where] = metadata.fill_value
+                    return
+                is_empty = shard.index.is_empty[part.ranks]
+                if is_empty.any():
+                    out[part.where] = metadata.fill_value
+                for rank in shard.gather(part.ranks[~is_empty]):
+                    chunk = shard.chunk(rank)
+                    if chunk is not None:
+                        part.place(chunk, rank, out)
+
+        self._reading(key, read)
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
@@ -463,20 +685,42 @@ class ShardedArray:
         """
         return 2 * self.metadata.plain_nbytes + _SMALL_NBYTES
 
-    def _place(
-        self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]
-    ) -> None:
-        """Copy the elements of an inner chunk that lie in the box `inside` of its shard into `out`.
 
-        `out` has the shape of `inside`. Slices may reach past the ends of the arrays: numpy clips
-        them.
-        """
-        grid = self.metadata.grid
-        position = unravel(rank, grid.chunks_per_shard)
-        begins = [i * c - a for i, c, a in zip(position, grid.chunks, inside.start, strict=True)]
-        here: Any = [slice(max(0, a), a + c) for a, c in zip(begins, grid.chunks, strict=True)]
-        there: Any = [slice(max(0, -a), n - a) for a, n in zip(begins, out.shape, strict=True)]
-        out[(*here, ...)] = chunk[(*there, ...)]
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """An array that takes index expressions of one kind: its ``oindex`` or ``vindex``."""
+
+    array: ShardedArray
+    parse: Callable[[Any, ShardGrid], Selected]
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        """Elements that an index expression selects."""
+        return self.array._selected(self.parse(key, self.array.metadata.grid), None)  # noqa: SLF001
+
+
+class EncodedRange(NamedTuple):
+    """Where the bytes of an inner chunk lie."""
+
+    url: str
+    """URL of the object, without credentials."""
+    offset: int
+    """First byte in the object."""
+    nbytes: int
+    """Number of bytes."""
+
+
+def _check_out(out: object, shape: Shape, dtype: np.dtype[Any]) -> None:
+    """Refuse an array of a caller that elements cannot be read into."""
+    what = None
+    if not isinstance(out, np.ndarray):
+        what = f"a {type(out).__name__}, and no array of numpy"
+    elif out.shape != shape or out.dtype != dtype:
+        what = f"has the shape {out.shape} and data type {out.dtype}"
+    elif not out.flags.writeable:
+        what = "cannot be written"
+    if what is not None:
+        remedy = f"give an array as numpy.empty({shape}, {str(dtype)!r}) makes it"
+        raise SpecError(what, field="out", value=type(out).__name__, remedy=remedy)
 
 
 def _is_own(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
@@ -485,37 +729,6 @@ def _is_own(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     return owner.base is None and array.flags.writeable and array.dtype == dtype
-
-
-def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
-    """Smallest interval of an axis of `n` elements that holds an index, and the index inside it."""
-    if isinstance(item, slice):
-        start, stop, step = item.indices(n)
-        numbers = range(start, stop, step)
-        if not numbers:
-            return (0, 0), slice(None)
-        if step == 1:
-            return (start, stop), slice(None)
-        low, high = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
-        end = numbers[-1] - low + (1 if step > 0 else -1)
-        return (low, high + 1), slice(numbers[0] - low, None if end < 0 else end, step)
-    wanted = np.asarray(item)
-    if wanted.size == 0:
-        return (0, 0), wanted.astype(np.int64)
-    if wanted.dtype == bool:
-        if wanted.shape != (n,):
-            raise IndexError(f"a mask of shape {wanted.shape} for an axis of {n} elements")
-        wanted = np.flatnonzero(wanted)
-    elif wanted.dtype.kind not in "iu":
-        raise IndexError(f"{item!r} is no integer, slice, or array of integers or booleans")
-    elif (wanted < -n).any() or (wanted >= n).any():
-        raise IndexError(f"{item!r} is out of bounds for an axis of {n} elements")
-    wanted = wanted.astype(np.int64)  # small integers may not hold n
-    wanted = np.where(wanted < 0, wanted + n, wanted)
-    if wanted.size == 0:
-        return (0, 0), wanted.astype(np.int64)
-    low = int(wanted.min())
-    return (low, int(wanted.max()) + 1), int(wanted) - low if wanted.ndim == 0 else wanted - low
 
 
 @public
@@ -578,7 +791,8 @@ def is_being_made(place: Place) -> bool:
     """Whether a run that has not ended is to make an array at a place."""
     if isinstance(place, Directory):
         return is_file(place.beside / "plan.json")
-    return place.unknown_run() is not None
+    unknown = place.unknown_run()
+    return unknown is not None and unknown.makes_array
 
 
 def _parsed(data: bytes, place: Place) -> ArrayMetadata:
@@ -616,7 +830,7 @@ def as_dask_array(
 
     - `dask_name`: name of the dask array. By default it is derived from the array and the chunks.
     """
-    sizes = bounded(chunks, view.shape, view.dtype, view.metadata.grid.shards)
+    sizes = bounded(chunks, view.dtype, view.metadata.grid)
     array: dask.array.Array = dask.array.from_array(
         view.in_one_thread(),
         chunks=sizes,

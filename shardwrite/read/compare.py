@@ -91,7 +91,7 @@ def _differences(
         part = grid.shard_box(index).intersect(box)
         expected = wanted[part.shift(box.start).slices]
         try:
-            got = array.read(part)
+            got = array.read_box(part)
         except StoreError:
             raise  # a storage that refuses says nothing about the values
         except ShardwriteError as error:

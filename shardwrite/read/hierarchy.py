@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -132,7 +132,11 @@ def _opened(node: Place, name: str) -> StoredArray:
 
 def _kind_at(node: Place) -> str:
     """``"array"``, ``"group"``, or ``"nothing"`` where there is no document."""
-    data = node.read_if_there(DOCUMENT)
+    return _kind_by(node, node.read_if_there(DOCUMENT))
+
+
+def _kind_by(node: Place, data: bytes | None) -> str:
+    """The same, from the node's document of Zarr v3; None if it has none."""
     if data is not None:
         kind = kind_of_document(parse_document(data, f"{node.label}/{DOCUMENT}"))
         if kind == "torn":
@@ -194,22 +198,27 @@ def _is_unfinished(node: Place) -> bool:
 def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
     """The same for a store that is no directory, which is listed once."""
     leaves = (DOCUMENT, *DOCUMENTS_OF_V2)
-    keys = place.store.list_keys() if place.store.lists else _consolidated_keys(place)
+    root_kind: str | None = None
+    if place.store.lists:
+        keys: Iterable[str] = place.store.list_keys()
+    else:
+        root_kind, keys = _consolidated_keys(place)
     names = {key.rpartition("/")[0] for key in keys if key.rpartition("/")[2] in leaves}
     arrays: list[str] = []
     for name in sorted(names, key=lambda name: name.split("/") if name else []):
         if any(not array or name.startswith(f"{array}/") for array in arrays):
             continue
-        kind = _kind_at(place.member(name) if name else place)
+        kind = _kind_at(place.member(name)) if name else root_kind or _kind_at(place)
         if kind == "array":
             arrays.append(name)
         yield name, kind
 
 
-def check_listed(place: Place, consolidated: bool | None) -> None:
+def check_listed(place: Place, consolidated: bool | None, field: str) -> None:
     """Refuse to open a group that cannot be listed by anything but its consolidated metadata.
 
     - `consolidated`: whether its consolidated metadata may be read; None if they may.
+    - `field`: name of the argument that names the group.
     """
     if consolidated is False:
         raise SpecError(
@@ -218,32 +227,34 @@ def check_listed(place: Place, consolidated: bool | None) -> None:
             value=consolidated,
             remedy="leave it out",
         )
-    _consolidated_keys(place)
+    _consolidated_keys(place, field)
 
 
-def _consolidated_keys(place: Place) -> list[str]:
-    """Keys of the documents of an array or a group that cannot be listed.
+def _consolidated_keys(place: Place, field: str = "src") -> tuple[str, list[str]]:
+    """Kind of an array or a group that cannot be listed, and the keys of its documents.
 
     - Raises SpecError for a group without consolidated metadata.
     """
     data = place.read_if_there(DOCUMENT)
     document = {} if data is None else parse_document(data, f"{place.label}/{DOCUMENT}")
     if is_consolidated(document):
-        return [DOCUMENT, *(f"{name}/{DOCUMENT}" for name in document[_CONSOLIDATED]["metadata"])]
-    kind = _kind_at(place)
+        below = document[_CONSOLIDATED]["metadata"]
+        return "group", [DOCUMENT, *(f"{name}/{DOCUMENT}" for name in below)]
+    kind = _kind_by(place, data)
     if kind != "group":
-        return [DOCUMENT if data is not None else _ARRAY_OF_V2] if kind == "array" else []
+        own = DOCUMENT if data is not None else _ARRAY_OF_V2
+        return kind, [own] if kind == "array" else []
     listed_v2 = parsed_at(place, CONSOLIDATED_OF_V2) if data is None else None
     if not listed_v2:
         raise SpecError(
             "a group that cannot be listed, because a web server lists nothing, and that has no "
             "consolidated metadata",
-            field="src",
+            field=field,
             value=place.label,
             remedy="give the path of an array in it; or have whoever serves it make them, with "
             "zarr.consolidate_metadata",
         )
-    return list(listed_v2["metadata"])
+    return kind, list(listed_v2["metadata"])
 
 
 def documents_below(place: Place) -> dict[str, Document]:

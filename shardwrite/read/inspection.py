@@ -6,9 +6,8 @@ chunks are those of all objects, or of a sample of a large array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,13 +19,11 @@ from shardwrite.encode.reader import ShardReader
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
-from shardwrite.grid import Shape, ShardGrid, ceil_div, ravel, unravel
-from shardwrite.host.resources import n_cores
-from shardwrite.host.threads import in_threads
+from shardwrite.grid import Shape, ShardGrid, ravel, unravel
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
+from shardwrite.read.present import BATCH_INDEXES, Coords, coords_in, together
 from shardwrite.read.signatures import signature_of
-from shardwrite.read.stored_shard import open_shard
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, Store, require
 
@@ -343,11 +340,6 @@ def _numbers(
 # ---- All inner chunks that an array stores, from the indexes of its shards
 
 
-_BATCH_INDEXES = 1024
-
-Coords = npt.NDArray[np.int64]
-
-
 def stored_coords(
     engine: Engine, array: ShardedArray, on_shards: Callable[[int], None] | None = None
 ) -> Coords:
@@ -365,59 +357,12 @@ def stored_coords(
         if on_shards is not None:
             on_shards(part[0])
 
-    look_in_batches(engine, array, _chunks, ranks, _BATCH_INDEXES, collect)
-    return _together(parts, array.metadata.grid.ndim)
+    look_in_batches(engine, array, _chunks, ranks, BATCH_INDEXES, collect)
+    return together(parts, array.metadata.grid.ndim)
 
 
 def _chunks(array: ShardedArray, ranks: Sequence[int]) -> tuple[int, Coords]:
-    return len(ranks), _coords_in(array, ranks)
-
-
-def stored_coords_here(array: ShardedArray) -> Coords:
-    """Positions of the inner chunks that an array stores, as `stored_coords` finds them.
-
-    Threads of this process read the indexes, whichever engine is active. A request to stop does not
-    interrupt them, since this is for the end of a run.
-
-    - Raises CorruptShardError if an index is not valid.
-    """
-    ranks, n_threads = range(array.metadata.grid.n_shards), n_cores()
-    step = max(1, min(_BATCH_INDEXES, ceil_div(len(ranks), n_threads)))
-    batches = [ranks[first : first + step] for first in ranks[::step]]
-    found = in_threads(partial(_coords_in, array), batches, n_threads)
-    return _together(found, array.metadata.grid.ndim)
-
-
-def _together(parts: Iterable[Coords], ndim: int) -> Coords:
-    """Positions in all parts, in row-major order."""
-    coords = np.concatenate([np.empty((0, ndim), dtype=np.int64), *parts])
-    return coords[np.lexsort(coords.T[::-1])] if ndim else coords
-
-
-def _coords_in(array: ShardedArray, ranks: Sequence[int]) -> Coords:
-    """Positions of the inner chunks in the shards of some ranks, inside the array."""
-    grid = array.metadata.grid
-    per_shard = np.array(grid.chunks_per_shard, dtype=np.int64)
-    counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
-    parts = [np.empty((0, grid.ndim), dtype=np.int64)]
-    for rank in ranks:
-        index = unravel(rank, grid.counts)
-        places = np.argwhere(_is_stored(array, index).reshape(grid.chunks_per_shard))
-        coords = places + per_shard * np.array(index, dtype=np.int64)
-        parts.append(coords[(coords < counts).all(axis=1)])
-    return np.concatenate(parts)
-
-
-def _is_stored(array: ShardedArray, index: Shape) -> npt.NDArray[np.bool_]:
-    """Which inner chunks of a shard are stored, by rank; none if it has no object."""
-    metadata = array.metadata
-    if not metadata.is_sharded:
-        return np.array([array.store.size(metadata.shard_key(index)) is not None])
-    shard = open_shard(metadata, array.store, index)
-    if shard is None:
-        return np.zeros(metadata.grid.n_chunks_per_shard, dtype=bool)
-    with shard:
-        return ~shard.index.is_empty
+    return len(ranks), coords_in(array.metadata, array.store, ranks)
 
 
 # ---- Survey of an array before its conversion

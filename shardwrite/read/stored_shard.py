@@ -46,13 +46,16 @@ def read_again(store: Store, key: str, error: CorruptShardError) -> None:
     tell(SHARDS, logging.WARNING, message, run="", shard=key)
 
 
-def reading_twice(store: Store, key: str, read: Callable[[Open], T]) -> T:
+def reading_twice(
+    store: Store, key: str, read: Callable[[Open], T], first: Open | None = None
+) -> T:
     """Call a function that reads an object; once more if the bytes cannot be right.
 
+    - `first`: opens it for the first time; by default `Store.open`.
     - Raises CorruptShardError if the bytes are wrong the second time, too.
     """
     try:
-        return read(store.open)
+        return read(first or store.open)
     except CorruptShardError as error:
         read_again(store, key, error)
     return read(store.open_again)

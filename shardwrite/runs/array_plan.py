@@ -229,6 +229,21 @@ BY_CHUNKS = "chunks:"
 """Beginning of the identity of a source that has no lasting name."""
 
 
+def warn_of_unnamed(identity: str, kept: str, remedy: str) -> None:
+    """Warn of what is kept from an earlier call, if nothing names its source.
+
+    - `kept`: what that is, as a clause.
+    - `remedy`: what to do if the data are others now.
+    """
+    if identity.startswith(BY_CHUNKS):
+        warnings.warn(
+            f"{kept}. Nothing names its source but dtype and chunks, which are the same: if the "
+            f"data are others now, {remedy}. source_id= tells sources apart",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

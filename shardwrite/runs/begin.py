@@ -8,7 +8,6 @@ import itertools
 import logging
 import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +50,7 @@ from shardwrite.place.target import (
     ways_to,
 )
 from shardwrite.plan.plan import Part, Plan
-from shardwrite.runs.array_plan import BY_CHUNKS, waiting
+from shardwrite.runs.array_plan import waiting, warn_of_unnamed
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
@@ -228,14 +227,10 @@ def _tell_source(session: Session) -> None:
     plan = session.job.plan
     if plan.staged_with is not None:
         return  # `runs.staged` does so, with its own remedy
-    if session.n_resumed and plan.source.identity.startswith(BY_CHUNKS):
-        warnings.warn(
-            f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
-            "interrupted run. Nothing names its source but dtype and chunks, which are the same: "
-            "if the data are others now, start over with restart=True. source_id= tells sources "
-            "apart",
-            UserWarning,
-            stacklevel=2,
+    if session.n_resumed:
+        kept = f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
+        warn_of_unnamed(
+            plan.source.identity, kept + "interrupted run", "start over with restart=True"
         )
 
 
@@ -284,9 +279,9 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     runs: dict[object, list[Job]] = {}
     can_be_made = cache(_can_be_made)
     for job, way in zip(jobs, ways_to([job.target for job in jobs]), strict=True):
-        home = job.target.home if job.makes_array or _is_together(job) else None
+        home = job.target.home if job.makes_array or job.is_together else None
         is_alone = home is None or not can_be_made(home)
-        if is_alone and _is_together(job) and job.plan.append_axis is not None and len(jobs) > 1:
+        if is_alone and job.is_together and job.plan.append_axis is not None and len(jobs) > 1:
             raise _no_common_run(job)
         how = way, job.options.restart, job.durability, job.makes_array
         key = job.target if is_alone else (home, how)
@@ -294,22 +289,14 @@ def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(runs.values())
 
 
-def _is_together(job: Job) -> bool:
-    """Whether an update is one run with others; those that keep their values have runs apart."""
-    return job.options.together and job.plan.staged_with is None
-
-
 def _no_common_run(job: Job) -> SpecError:
     """Error of appends that could only have runs apart, one of which may end without the others."""
-    in_store = job.target.in_store
     return SpecError(
         "an append to several arrays is one run, whose state needs a directory beside the root of "
         "their store",
-        field="run_dir" if in_store else "store",
-        value=None if in_store else job.target.label,
-        remedy="give a directory that all processes of the run see"
-        if in_store
-        else "ask for the right to write there",
+        field="store",
+        value=job.target.label,
+        remedy="ask for the right to write there",
     )
 
 
@@ -723,6 +710,7 @@ def _check_size(job: Job) -> None:
 
 def check_updatable(store: Store, strategy: Strategy) -> None:
     """Refuse to change the shards of an array whose store cannot replace or edit objects."""
+    store.check_writable()
     _check_library(strategy)
     if strategy.in_place:
         require(store, Capability.EDIT, field="strategy", value=strategy.label)

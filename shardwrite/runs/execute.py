@@ -56,6 +56,7 @@ from shardwrite.journal.rundir import holding, run_at
 from shardwrite.place.target import Target, untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
+from shardwrite.runs.array_plan import BY_CHUNKS, warn_of_unnamed
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.result import (
@@ -154,6 +155,7 @@ class Run:
                 for job in jobs
             ]
             before = list(with_others_staged(jobs, before))
+            _tell_finished(jobs, before)
             todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
             with _explaining(todo) as begun:
                 begun += (
@@ -313,6 +315,24 @@ def _checked(
     with Run.open([again], engine, on_report, "again") as run:
         run.session.resume_from(found.good_shards)
         return run.execute()[0]
+
+
+def _tell_finished(jobs: Sequence[Job], before: Sequence[WriteResult | None]) -> None:
+    """Warn if new arrays are taken for finished that may have been written from other data."""
+    finished_before = (job for job, result in zip(jobs, before, strict=True) if result is not None)
+    unnamed = {
+        job.target.label: job.plan.source.identity
+        for job in finished_before
+        if job.makes_array and job.plan.source.identity.startswith(BY_CHUNKS)
+    }
+    for label, identity in [*unnamed.items()][:1]:
+        n_others = len(unnamed) - 1
+        kept = (
+            f"{label} and {n_others:,} more arrays are kept, as an earlier call has written them"
+            if n_others
+            else f"{label} is kept, as an earlier call has written it"
+        )
+        warn_of_unnamed(identity, kept, 'replace what is there with mode="w"')
 
 
 @contextlib.contextmanager

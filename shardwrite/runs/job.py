@@ -155,15 +155,21 @@ class Job:
         """Whether the job makes an array, rather than updates or repairs an existing one."""
         return self.options.mode != "r+"
 
+    @property
+    def is_together(self) -> bool:
+        """Whether an update is one run with others; those that keep values have runs apart."""
+        return self.options.together and self.plan.staged_with is None
+
 
 def in_one_state(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The same jobs; new arrays of one hierarchy in a bucket have their run state in one place.
+    """The same jobs; arrays of one run in a bucket have their run state in one place.
 
     If a run on several arrays makes some of them, that is where it keeps its state.
     """
     begins = any(job.makes_array for job in jobs)
-    targets = rundir.in_one_state([job.target for job in jobs], begins=begins)
-    return [replace(job, target=target) for job, target in zip(jobs, targets, strict=True)]
+    targets = [job.target for job in jobs if job.makes_array or job.is_together]
+    placed = dict(zip(targets, rundir.in_one_state(targets, begins=begins), strict=True))
+    return [replace(job, target=placed.get(job.target, job.target)) for job in jobs]
 
 
 def intent_of(plan: Plan, mode: str) -> Intent:

@@ -24,7 +24,7 @@ from shardwrite.format.frame import check_fits
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.journal.neighbours import unfinished_append
+from shardwrite.journal.neighbours import unfinished, unfinished_append
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.place.target import Target
 from shardwrite.plan.model import SourceLayout
@@ -180,11 +180,6 @@ def region_plan(
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
-        if source.shape != box.shape:
-            remedy = f"give an array of shape {box.shape}, or another region"
-            raise SpecError(
-                "is not the region's", field="x.shape", value=source.shape, remedy=remedy
-            )
     else:
         axis = None
         parsed = as_region(region, metadata.grid.shape)
@@ -328,7 +323,8 @@ def _appended(
     and is not finished, its region is returned instead. With a `source_id`, this holds for a
     finished append, too.
     """
-    found = None if begins is not None else unfinished_append(target, source.identity, axis)
+    run = None if begins is not None else unfinished_append(target, source.identity, axis)
+    found = None if run is None else run.record.identity.region
     if found is not None and len(found) == len(shape) and found[axis][0] > shape[axis]:
         found = None  # another program has cut off the slices before it
     is_named = source.is_stable and begins is None
@@ -347,7 +343,18 @@ def _appended(
                 "after a look"
             )
             raise JournalError(message, path=target.label)
-        return Box(tuple(a for a, _ in found), tuple(b for _, b in found))
+        box = Box(tuple(a for a, _ in found), tuple(b for _, b in found))
+        if given != box.shape:
+            if run is not None:
+                raise unfinished(run)
+            raise SpecError(
+                f"an append of this source was made before, of shape {box.shape}, and this one is "
+                f"of shape {given}",
+                field="source_id",
+                value=source.identity,
+                remedy="give each append another source_id",
+            )
+        return box
     if (
         len(given) != len(shape)
         or given[:axis] + given[axis + 1 :] != shape[:axis] + shape[axis + 1 :]

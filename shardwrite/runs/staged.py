@@ -25,7 +25,6 @@ import contextlib
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,7 +42,7 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.read.array import as_dask_array, open_at
 from shardwrite.results import human
-from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_into
+from shardwrite.runs.array_plan import ArrayChunks, plan_into, warn_of_unnamed
 from shardwrite.runs.begin import values_gone
 from shardwrite.runs.execute import OnReport, Progress, Run, execute, tell_found
 from shardwrite.runs.job import Job, RunOptions, TaskBox, target_of_update
@@ -247,14 +246,8 @@ def _make(directory: Path, durability: str) -> None:
 
 def _warn_if_unnamed(job: Job) -> None:
     """Warn if values are taken that may be those of another source."""
-    if job.plan.source.identity.startswith(BY_CHUNKS):
-        warnings.warn(
-            "values are taken that an interrupted call has computed. Nothing names its source but "
-            "dtype and chunks, which are the same: if the data are others now, give that call up "
-            "with abandon. source_id= tells sources apart",
-            UserWarning,
-            stacklevel=2,
-        )
+    kept = "values are taken that an interrupted call has computed"
+    warn_of_unnamed(job.plan.source.identity, kept, "give that call up with abandon")
 
 
 def _changed(jobs: Sequence[Job], why: str) -> JournalError:

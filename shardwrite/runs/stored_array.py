@@ -92,7 +92,7 @@ def _array(
 
 def _read(place: Place, box: Box, done: Any) -> npt.NDArray[Any]:  # noqa: ARG001 (waits for it)
     """Elements of a box of the array at a place."""
-    return open_at(place).read(box)
+    return open_at(place).read_box(box)
 
 
 def _nothing(ndim: int, dtype: np.dtype[Any], done: Any) -> npt.NDArray[Any]:  # noqa: ARG001

@@ -57,7 +57,7 @@ class ZarrSource(RegionSource):
     def _read(self, box: Box) -> npt.NDArray[Any]:
         if self.by_shards:
             view: ShardedArray = FILES.get(f"{self.identity}:shards", self._view)
-            return view.read(box)
+            return view.read_box(box)
         array = FILES.get(self.identity, lambda: _node(self.path, self.dataset))
         if os.path.isdir(self.path):
             self._check_chunks(array, box)

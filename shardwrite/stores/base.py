@@ -194,6 +194,11 @@ class ObjectReader(Protocol):
     nbytes: int
     version: Any
     """Equals :meth:`Store.version` of the key until the object is replaced or modified."""
+    identity: Any = None
+    """Value that the object has in no other state, so that what was read of it can be kept.
+
+    None if changes could leave all that the storage tells of it the same.
+    """
     is_distant: bool = False
     """Whether each read is a request over a network, so that few large ones are quicker."""
 
@@ -419,6 +424,21 @@ class Store(Protocol):
         """
         return self.open(key)
 
+    def open_for(self, key: str, first: int, identity: Any = None) -> ObjectReader | None:
+        """Open an object as `open` does, with what saves requests where they go over a network.
+
+        Parameters
+        ----------
+        first : int
+            Number of bytes that will be read first: at the start of the object, or at its end if
+            the number is negative. 0 if that is not known.
+        identity : object, optional
+            Identity of the object as it was seen before. If it has changed, reading raises a
+            StoreError with `errno` ESTALE, or the reader has another one. With an identity,
+            nothing need be read first.
+        """
+        return self.open(key)
+
     def version(self, key: str) -> Any:
         """Value that changes whenever an object is replaced or modified; None if it is missing."""
 
@@ -497,6 +517,16 @@ class Store(Protocol):
         """The store as one that nobody else writes to meanwhile, as the user has promised."""
         return self
 
+    def check_writable(self) -> None:
+        """Verify that the store can be written at all.
+
+        Raises
+        ------
+        SpecError
+            If it is only read, such as a web server.
+        """
+        return
+
     def check_new_key(self, key: str) -> None:
         """Verify before a run that a shard can have such a key.
 
@@ -538,6 +568,14 @@ class Store(Protocol):
     def url(self) -> str | None:
         """URL of the objects, without credentials, if they have one."""
         return None
+
+    def url_of(self, key: str) -> str | None:
+        """URL of an object, without credentials; None if others cannot find it by one."""
+        if self.url is not None:
+            return f"{self.url.rstrip('/')}/{key}"
+        root = None if self.is_in_file else self.local_root
+        prefix = getattr(self, "prefix", "")
+        return None if root is None else Path(os.path.abspath(root / f"{prefix}{key}")).as_uri()
 
     @property
     def put_limit(self) -> int | None:

@@ -35,10 +35,8 @@ import os
 import random
 import re
 import tempfile
-import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -331,7 +329,6 @@ def check_process() -> None:
 
 
 _FIRST_TAIL_NBYTES, _MOST_TAIL_NBYTES = 2**16, 2**22
-_KEPT_NBYTES = 2**26
 Version = tuple[int, str | None, str | None]
 """Size of an object in bytes, its ETag, and the version or generation that its service names."""
 
@@ -347,60 +344,19 @@ class Seen:
     """What one request has told of an object."""
 
     version: Version  # size, ETag and version
-    tail: Any = b""  # the last bytes of the object
+    data: Any = b""  # some of its bytes
+    start: int = 0  # where they lie
 
 
 class Tails:
-    """How many bytes are read from the ends of objects; in a store that is only read, these bytes.
+    """How many bytes are read from the ends of objects, for all parts of a store."""
 
-    - `keeps`: whether the last bytes of objects are kept, up to 64 MiB in all.
-    """
-
-    def __init__(self, *, keeps: bool = False) -> None:
+    def __init__(self) -> None:
         self.nbytes = _FIRST_TAIL_NBYTES
-        self.keeps = keeps
-        self._kept: OrderedDict[str, Seen] = OrderedDict()
-        self._total = 0
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _tails, (self.keeps,)
 
     def wanted(self, nbytes: int) -> None:
         """Note that a reader needed the last `nbytes` bytes, so that the next object gives them."""
         self.nbytes = max(self.nbytes, min(nbytes, _MOST_TAIL_NBYTES))
-
-    def find(self, name: str) -> Seen | None:
-        """What is kept of an object."""
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-            return self._kept.get(name)
-
-    def keep(self, name: str, seen: Seen) -> None:
-        """Keep what was seen of an object, and forget what was not used for the longest time."""
-        if not self.keeps:
-            return
-        with self._lock:
-            self._drop(name)
-            self._kept[name] = seen
-            self._total += len(seen.tail)
-            while self._total > _KEPT_NBYTES:
-                self._drop(next(iter(self._kept)))
-
-    def forget(self, name: str) -> None:
-        """Forget an object, which has changed."""
-        with self._lock:
-            self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        dropped = self._kept.pop(name, None)
-        if dropped is not None:
-            self._total -= len(dropped.tail)
-
-
-def _tails(keeps: bool) -> Tails:
-    return Tails(keeps=keeps)
 
 
 def _is_strong(version: Version) -> bool:
@@ -439,28 +395,30 @@ class BucketReader(ObjectReader):
         self._get, self._look = get, look
         self._is_asked = not is_kept
         self.version = seen.version
+        self.identity = seen.version if _is_strong(seen.version) else None
         self.nbytes = seen.version[0]
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
-        tail = self._seen.tail  # which another thread may replace
-        end, start = offset + nbytes, self.nbytes - len(tail)
+        seen = self._seen  # which another thread may replace
+        end = offset + nbytes
         if end > self.nbytes:
             message = f"{self._name!r} ends at byte {self.nbytes}"
             raise StoreError(message, key=self._name, errno=errno.EIO)
-        if offset >= start or not nbytes:
-            return bytes(memoryview(tail)[offset - start : end - start])
+        if seen.start <= offset and end <= seen.start + len(seen.data):
+            return bytes(memoryview(seen.data)[offset - seen.start : end - seen.start])
+        if not nbytes:
+            return b""
         if end == self.nbytes and offset and nbytes <= _MOST_TAIL_NBYTES:
             return self._ending(nbytes)
         return self._asked(offset, end)
 
     def _ending(self, nbytes: int) -> bytes:
-        """The last bytes, of which more are read and kept if the next reader may want them."""
+        """The last bytes, of which more are read, for those who read them piece by piece."""
         self._tails.wanted(nbytes)
-        tail = self._asked(max(0, self.nbytes - self._tails.nbytes), self.nbytes)
-        self._seen = Seen(self.version, tail)
-        if len(tail) < self.nbytes and _is_strong(self.version):
-            self._tails.keep(self._name, self._seen)
+        start = max(0, self.nbytes - self._tails.nbytes)
+        tail = self._asked(start, self.nbytes)
+        self._seen = Seen(self.version, tail, start)
         return tail[len(tail) - nbytes :]
 
     def _asked(self, start: int, end: int) -> bytes:
@@ -474,8 +432,7 @@ class BucketReader(ObjectReader):
         return data
 
     def _changed(self) -> StoreError:
-        """The error for another version, after what was kept is forgotten."""
-        self._tails.forget(self._name)
+        """The error for another version."""
         return StoreError(
             f"{self._name!r} was replaced or removed while it was read",
             key=self._name,
@@ -605,17 +562,12 @@ _LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "conta
 def opened(store: Any, *, is_read: bool) -> BucketStore:
     """A store of obstore as one of this package.
 
-    - `is_read`: see `BucketStore`.
+    - `is_read`: promise that nothing will be written.
     - Raises SpecError if it would be written, and is a web server.
     """
-    made = BucketStore(store, is_read=is_read)
-    if not made.lists and not is_read:
-        raise SpecError(
-            "on a web server, which is only read",
-            field="store",
-            value=made.url,
-            remedy="write to a directory, or to a bucket by its own URL, such as s3://bucket/x.zarr",
-        )
+    made = BucketStore(store)
+    if not is_read:
+        made.check_writable()
     return made
 
 
@@ -626,7 +578,6 @@ class BucketStore(WholeStore):
     requests, or accept and ignore them. So :meth:`prepare` tries them with a small object.
 
     - `store`: an `S3Store`, `GCSStore`, `AzureStore`, `HTTPStore`, `LocalStore` or `MemoryStore`.
-    - `is_read`: promise that nothing will be written. Then the indexes of shards are kept.
 
     Examples
     --------
@@ -636,10 +587,10 @@ class BucketStore(WholeStore):
     (True, False)
     """
 
-    def __init__(self, store: Any, *, is_read: bool = False) -> None:
+    def __init__(self, store: Any) -> None:
         self._obstore = store
         self._kind = KINDS[type(store).__name__]
-        self._tails = Tails(keeps=is_read)
+        self._tails = Tails()
         self._probed = Probed()
         self._top: BucketStore | None = None
         self._via: str | None = None
@@ -789,6 +740,17 @@ class BucketStore(WholeStore):
 
         return ObjectStore(self._obstore, read_only=True)
 
+    def check_writable(self) -> None:
+        """See :meth:`Store.check_writable`."""
+        if self._kind.is_web:
+            raise SpecError(
+                "on a web server, which is only read",
+                field="store",
+                value=self.url,
+                remedy="write to a directory, or to a bucket by its own URL, such as "
+                "s3://bucket/x.zarr",
+            )
+
     def prepare(self) -> None:
         """See :meth:`Store.prepare`.
 
@@ -873,21 +835,23 @@ class BucketStore(WholeStore):
 
     def open_object(self, name: str) -> BucketReader | None:
         """See :meth:`WholeStore.open_object`."""
-        seen = self._tails.find(name)
-        is_kept = seen is not None
-        if seen is None:
-            seen = self._see(name)
-        if seen is None:
-            return None
-        if not is_kept and len(seen.tail) < seen.version[0] and _is_strong(seen.version):
-            self._tails.keep(name, seen)
-        look = self.version_of_object
-        return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
+        seen = self._see(name)
+        return None if seen is None else self._reader(name, seen)
 
-    def open_again(self, key: str) -> ObjectReader | None:
-        """See :meth:`Store.open_again`; the service is asked for every byte."""
-        self._tails.forget(self.prefix + check_key(key))
-        return self.open(key)
+    def open_for(self, key: str, first: int, identity: Any = None) -> BucketReader | None:
+        """See :meth:`Store.open_for`."""
+        name = self.prefix + check_key(key)
+        if identity is not None:
+            return self._reader(name, Seen(identity), is_kept=True)
+        seen = self._see(name, first)
+        return None if seen is None else self._reader(name, seen)
+
+    def _reader(self, name: str, seen: Seen, *, is_kept: bool = False) -> BucketReader:
+        look = self.version_of_object
+        reader = BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
+        if self.local_root is not None:  # tags of files are times, which a quick change may leave
+            reader.identity = None
+        return reader
 
     def version_of_object(self, name: str) -> Version | None:
         """See :meth:`WholeStore.version_of_object`."""
@@ -984,16 +948,19 @@ class BucketStore(WholeStore):
             if not self._kind.is_web or error.errno != errno.EACCES:
                 raise
 
-    def _see(self, name: str) -> Seen | None:
-        """The last bytes of an object, and what is known of it; None if it is missing.
+    def _see(self, name: str, first: int = 0) -> Seen | None:
+        """Some bytes of an object, and what is known of it; None if it is missing.
 
-        Where last bytes cannot be asked for, they are those of a small object alone.
+        - `first`: see :meth:`Store.open_for`. By default they are the last ones, or the first ones
+          where last bytes cannot be asked for.
         """
         import obstore
         from obstore.exceptions import NotSupportedError
 
-        suffix = {"suffix": self._tails.nbytes}
-        wanted: Any = {"range": suffix if self._kind.has_suffixes else (0, _SMALL_NBYTES)}
+        n_last = min(max(self._tails.nbytes, -first), _MOST_TAIL_NBYTES)
+        is_start = 0 < first <= _MOST_TAIL_NBYTES or not self._kind.has_suffixes
+        n_first = first if 0 < first <= _MOST_TAIL_NBYTES else _SMALL_NBYTES
+        wanted: Any = {"range": (0, n_first) if is_start else {"suffix": n_last}}
 
         def see() -> Seen:
             try:
@@ -1001,14 +968,13 @@ class BucketStore(WholeStore):
                 answer = obstore.get(self._obstore, name, options=options)
             except NotSupportedError:  # a web server may give the whole object in place of a range
                 answer = obstore.get(self._obstore, name)
-                if answer.meta["size"] > self._tails.nbytes:
+                if answer.meta["size"] > (n_first if is_start else n_last):
                     self._probed.has_ranges = False
             version, data = version_from(answer.meta), answer.bytes()
-            first, end = answer.range
-            if len(data) != end - first:
-                raise _short(name, len(data), end - first)
-            is_end = self._kind.has_suffixes or len(data) == version[0]
-            return Seen(version, data) if is_end else Seen(version)
+            start, end = answer.range
+            if len(data) != end - start:
+                raise _short(name, len(data), end - start)
+            return Seen(version, data, start)
 
         try:
             return self._asked("read", name, see)
@@ -1020,11 +986,11 @@ class BucketStore(WholeStore):
                 return Seen(version)
             if version is None or not self._kind.is_web:
                 raise
-            start = max(0, version[0] - self._tails.nbytes)
+            start = max(0, version[0] - n_last)
             tail = self._get(name, start, version[0], version)
             if tail is None:
                 raise
-            return Seen(version, tail)
+            return Seen(version, tail, start)
 
     def _get(self, name: str, start: int, end: int, version: Version) -> bytes | None:
         """See :data:`Get`."""

@@ -15,6 +15,7 @@ import os
 import pwd
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -311,6 +312,7 @@ class PosixReader:
         self.fd, facts = _opened(path, os.O_RDONLY)
         self.nbytes = facts.st_size
         self.version = version_in(facts)
+        self.identity = identity_in(facts)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
@@ -335,6 +337,24 @@ class PosixReader:
     def __exit__(self, *exc_info: object) -> None:
         with as_store_error(self._key, "cannot close"):
             os.close(self.fd)
+
+
+SETTLED_NS = 2_000_000_000
+"""Age of a change, in nanoseconds, from which a later change has another time in every file system.
+
+Some note whole seconds or two, and others the tick of a clock.
+"""
+
+
+def identity_in(facts: os.stat_result) -> tuple[int, ...] | None:
+    """What no other state of a file has: its device, inode, size and times.
+
+    None if it was changed just now, since another change might have the same times. Programs can
+    set the time of a modification back, and not that of a change.
+    """
+    if time.time_ns() - max(facts.st_mtime_ns, facts.st_ctime_ns) < SETTLED_NS:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def version_in(facts: os.stat_result) -> Version:

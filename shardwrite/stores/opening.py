@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite._dataclass import dataclass
-from shardwrite._lazy import if_loaded
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import (
@@ -93,18 +92,6 @@ def refusal_to_write(given: Any) -> SpecError | None:
     except SpecError as error:
         return error.with_traceback(None)
     return None
-
-
-def to_write(store: Store) -> Store:
-    """The same store for a caller that also writes: it keeps nothing of what was read."""
-    if not isinstance(store, if_loaded("shardwrite.stores.bucket", "BucketStore")):
-        return store
-    from shardwrite.stores.bucket import Tails  # for buckets only
-
-    made = store.at("")
-    made._tails = Tails()  # noqa: SLF001
-    found: Store = made
-    return found
 
 
 def _in_memory(url: str) -> Any:

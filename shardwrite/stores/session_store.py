@@ -172,6 +172,11 @@ class SessionStore(ZarrStore):
         with self._shared.changing(self.prefix), _told(self, "merge what a task has changed in"):
             self._shared.session.merge(_fork_in(changes))
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(self._shared.session.has_uncommitted_changes)
+
     def commit(self, message: str) -> str:
         """Commit what was written, and return the id of the snapshot.
 

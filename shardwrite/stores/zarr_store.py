@@ -28,14 +28,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from zarr.abc.store import RangeByteRequest
+from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.abc.store import Store as AnyZarrStore
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite._dataclass import dataclass
-from shardwrite.errors import ShardwriteError, StoreError
+from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.stores.base import Capability, ObjectReader, check_key, require
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
@@ -374,6 +374,29 @@ class ZarrStore(WholeStore):
         data = self.read_object(name)
         return None if data is None else SnapshotReader(name, data, _digest(data))
 
+    def open_for(
+        self,
+        key: str,
+        first: int,
+        identity: Any = None,  # noqa: ARG002 (zarr's interface tells none)
+    ) -> ObjectReader | None:
+        """See :meth:`Store.open_for`; ranges are read, and no more is known of the object."""
+        if not first:
+            return self.open(key)
+        name = self.prefix + check_key(key)
+        try:
+            data = self.read_object(name, min(first, 0), first if first > 0 else None)
+        except StoreError as error:
+            if not isinstance(error.__cause__, NotImplementedError | TypeError | ValueError):
+                raise
+            data = self.read_object(name)  # it knows no such ranges
+            return None if data is None else SnapshotReader(name, data, None)
+        if data is None:
+            return None
+        if len(data) != abs(first):  # the whole object: it is smaller, or ranges are ignored
+            return SnapshotReader(name, data, None)
+        return _UnsizedReader(self, name, data, is_end=first < 0)
+
     def version_of_object(self, name: str) -> Any:
         """See :meth:`WholeStore.version_of_object`."""
         facts = self._look(name)
@@ -406,8 +429,13 @@ class ZarrStore(WholeStore):
         return (name for name in names if name.startswith(prefix))
 
     def read_object(self, name: str, start: int = 0, stop: int | None = None) -> memoryview | None:
-        """Bytes of an object, or of a range that it has; None if the object is missing."""
-        wanted = None if stop is None else RangeByteRequest(start, stop)
+        """Bytes of an object, or of a range that it has; None if the object is missing.
+
+        - `start`: negative for the last bytes, as many as it says.
+        """
+        wanted: ByteRequest | None = None if stop is None else RangeByteRequest(start, stop)
+        if start < 0:
+            wanted = SuffixByteRequest(-start)
         prototype = default_buffer_prototype()
         buffer = self._run(name, "read", lambda kind: kind.store.get(name, prototype, wanted))
         return None if buffer is None else memoryview(buffer.as_buffer_like())
@@ -475,6 +503,45 @@ class _RangeReader(ObjectReader):
         if data is None or len(data) != nbytes:
             message = f"{self._name!r} ends before byte {offset + nbytes}, or was replaced"
             raise StoreError(message, key=self._name, errno=errno.EIO)
+        return bytes(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+_FAR = 2**62
+"""Where the last bytes of an object lie whose size is not known: no object reaches that far."""
+
+
+class _UnsizedReader(ObjectReader):
+    """An object of which ranges are read, and whose size is not known.
+
+    It counts as one that ends far away. It may be replaced between two reads. Bytes that are not
+    there are told as an error of the object, so that it is read once more as a whole.
+
+    - `data`: its first bytes, or its last ones.
+    """
+
+    is_distant = True
+    version = None
+
+    def __init__(self, store: ZarrStore, name: str, data: memoryview, *, is_end: bool) -> None:
+        self._store, self._name, self._data = store, name, data
+        self._start = _FAR if is_end else 0
+        self.nbytes = _FAR + len(data)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`ObjectReader.read`."""
+        first = offset - self._start
+        if 0 <= first <= first + nbytes <= len(self._data):
+            return bytes(self._data[first : first + nbytes])
+        data = self._store.read_object(self._name, offset, offset + nbytes)
+        if data is not None and len(data) > nbytes:  # the whole object: ranges are ignored
+            data = data[offset : offset + nbytes]
+        if data is None or len(data) != nbytes:
+            raise CorruptShardError(f"ends before byte {offset + nbytes}, or was replaced")
         return bytes(data)
 
     def __enter__(self) -> Self:

@@ -23,7 +23,7 @@ from shardwrite.results import Facts, Result, counted, human
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error, is_file
-from shardwrite.stores.opening import open_store, refusal_to_write, to_write
+from shardwrite.stores.opening import open_store, refusal_to_write
 from shardwrite.volumes.reading import read_sharding
 from shardwrite.volumes.sharding import (
     ShardingParameters,
@@ -553,7 +553,7 @@ class UInt64Shards(Mapping[int, bytes]):
         threads: int | None,
     ) -> int:
         reading = self._files
-        store = to_write(reading.store)
+        store = reading.store
         choice("durability", durability, (None, *DURABILITIES))
         level = durability_in(store, durability)
         for capability in (Capability.PATCH, Capability.SKIP, Capability.COPY):

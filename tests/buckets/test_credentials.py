@@ -40,6 +40,7 @@ def options(server):
     }
 
 
+@pytest.mark.long
 def test_nothing_holds_a_credential(moto_server, url, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     x = da.from_array(np.arange(256, dtype="u4").reshape(16, 16) + 1, chunks=8)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import warnings
 
 import dask
 import dask.array as da
+import distributed
 import numpy as np
 import proxy
 import pytest
@@ -15,6 +17,7 @@ import servers
 import zarr
 
 import shardwrite
+from shardwrite.place.objects import InStore
 
 xr = pytest.importorskip("xarray")
 
@@ -53,6 +56,7 @@ def stop(*_):
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 def test_it_is_begun_stopped_and_made_by_the_same_call(service, url):
     ds = dataset(title="it")
@@ -74,6 +78,7 @@ def test_it_is_begun_stopped_and_made_by_the_same_call(service, url):
     check(service, url, dataset(7, title="new"))
 
 
+@pytest.mark.long
 def test_requests_of_one_more_variable(moto_server, environment, url):
     """The root, which lists all of them, is put once, and is not read once more for each."""
     seen, of_root = [], []
@@ -92,32 +97,171 @@ def test_requests_of_one_more_variable(moto_server, environment, url):
     assert len(of_root[0]) - puts[0] == len(of_root[1]) - puts[1]
 
 
-@servers.on("moto", long=["azurite", "seaweed", "gcs"])
-@pytest.mark.long
-def test_it_is_appended_to_and_written_into_a_region(service, url, tmp_path):
-    """An append needs a directory for the state of its one run."""
-    old, new = dataset(title="it"), dataset(32, title="it").assign_coords(t=np.arange(32) * 2 + 64)
-    write(old, url)
-    keys = service.keys_of(url)
-    with pytest.raises(shardwrite.SpecError, match=r"run_dir=None.*is one run.*give a directory"):
-        new.shardwrite.to_zarr(url, append_dim="t")
-    assert service.keys_of(url) == keys
-    how = {"append_dim": "t", "run_dir": tmp_path}
+MARK = "shardwrite-run.json"
+
+
+def more(offset=0):
+    return dataset(32 + offset, title="it").assign_coords(t=np.arange(32) * 2 + 64)
+
+
+def left_over(service, url):
+    return [key for key in service.keys_of(url) if STATE in key or key.endswith(MARK)]
+
+
+def length(service, url):
+    store = zarr.storage.ObjectStore(service.client(servers.below_bucket(url)), read_only=True)
+    with xr.open_zarr(store) as found:
+        return found.sizes["t"]
+
+
+def interrupted(ds, url, step="look for missing shards", **how):
     with pytest.MonkeyPatch.context() as patch:
-        seams.before(patch, "look for missing shards", stop)
+        seams.before(patch, step, stop)
         with pytest.raises(KeyboardInterrupt):
-            new.shardwrite.to_zarr(url, **how)
-    check(service, url, old)
-    assert new.shardwrite.to_zarr(url, **how).n_resumed_shards > 0
-    both = xr.concat([old, new], "t").compute()
+            ds.shardwrite.to_zarr(url, **how)
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+def test_an_append_is_one_run_whose_state_lies_in_one_array(service, url):
+    write(dataset(title="it"), url)
+    interrupted(more(), url, append_dim="t")
+    check(service, url, dataset(title="it"))
+    keys = service.keys_of(url)
+    assert {key.partition(STATE)[0].split("/")[-2] for key in keys if STATE in key} == {"t"}
+    assert {key.split("/")[-2] for key in keys if key.endswith(MARK)} == {"v0", "v1", "v2"}
+    with pytest.raises(shardwrite.JournalError, match=r"changes .*v1 together with.*abandon"):
+        shardwrite.write_region(7.0, f"{url}/v1", (slice(3), slice(3)), casting="unsafe")
+    with pytest.raises(shardwrite.JournalError, match="has not ended"):
+        more().isel(t=slice(9)).shardwrite.to_zarr(url, append_dim="t")
+    assert more().shardwrite.to_zarr(url, append_dim="t").n_resumed_shards > 0
+    both = xr.concat([dataset(title="it"), more()], "t").compute()
     check(service, url, both)
     check(service, url, both, consolidated=False)
-    part = dataset(7).isel(t=slice(3, 21))
-    part.shardwrite.to_zarr(url, region={"t": slice(3, 21)})
+    assert left_over(service, url) == []
+    shardwrite.write_region(0, f"{url}/v1", (slice(3), slice(3)), casting="unsafe")
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.parametrize("name", ["", "/v1", "/t"])
+def test_an_append_is_given_up(service, url, name):
+    write(dataset(title="it"), url)
+    interrupted(more(), url, append_dim="t")
+    assert shardwrite.abandon(url + name) != []
+    check(service, url, dataset(title="it"))
+    check(service, url, dataset(title="it"), consolidated=False)
+    assert left_over(service, url) == []
+    for k in range(3):
+        assert shardwrite.verify(f"{url}/v{k}", deep=True).is_good
+    more(5).shardwrite.to_zarr(url, append_dim="t")
+    check(service, url, xr.concat([dataset(title="it"), more(5)], "t"))
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.long
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_whatever_it_puts_last(service, url, is_given_up):
+    """Readers of the root see one length at any time; then the same call ends it, or abandon does."""
+    seen, old = set(), dataset(title="it")
+    both = xr.concat([old, more()], "t").compute()
+    for k in itertools.count():
+        root, left = f"{url}-{k}", [k]
+        write(old, root)
+        with pytest.MonkeyPatch.context() as patch:
+            put = InStore.write
+
+            def write_or_die(place, leaf, *args, left=left, put=put, **more):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+                return put(place, leaf, *args, **more)
+
+            patch.setattr(InStore, "write", write_or_die)
+            try:
+                more().shardwrite.to_zarr(root, append_dim="t")
+            except KeyboardInterrupt:
+                is_whole = False
+            else:
+                is_whole = True
+        n = length(service, root)
+        seen.add(n)
+        check(service, root, both.isel(t=slice(n)))
+        if is_whole:
+            break
+        if is_given_up:
+            shardwrite.abandon(root)
+            assert left_over(service, root) == []
+            assert length(service, root) <= n
+            n = length(service, root)
+            check(service, root, both.isel(t=slice(n)))
+            check(service, root, both.isel(t=slice(n)), consolidated=False)
+        more().shardwrite.to_zarr(root, append_dim="t")
+        check(service, root, both)
+        check(service, root, both, consolidated=False)
+        assert left_over(service, root) == []
+    assert seen == {32, 64}
+    assert k > 6
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+def test_a_region_is_one_run(service, url):
+    old, part = dataset(title="it").compute(), dataset(7).isel(t=slice(3, 21))
+    write(dataset(title="it"), url)
+    how = {"region": {"t": slice(3, 21)}}
+    interrupted(part, url, **how)
+    keys = service.keys_of(url)
+    assert len({key.partition(STATE)[0] for key in keys if STATE in key}) == 1
+    assert part.shardwrite.to_zarr(url, **how).n_resumed_shards > 0
     for name in part.data_vars:
-        both[name][3:21] = part[name].values
-    check(service, url, both)
-    assert not [key for key in service.keys_of(url) if STATE in key]
+        old[name][3:21] = part[name].values
+    check(service, url, old)
+    assert left_over(service, url) == []
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.long
+def test_an_append_with_a_directory_for_its_state(service, url, tmp_path):
+    write(dataset(title="it"), url)
+    how = {"append_dim": "t", "run_dir": tmp_path}
+    interrupted(more(), url, **how)
+    assert more().shardwrite.to_zarr(url, **how).n_resumed_shards > 0
+    check(service, url, xr.concat([dataset(title="it"), more()], "t"))
+    assert left_over(service, url) == []
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.long
+def test_a_tree_is_appended_to(service, url):
+    def tree(ds):
+        return xr.DataTree.from_dict({"/a": ds, "/b/c": ds[["v0"]]})
+
+    tree(dataset()).shardwrite.to_zarr(url, shards={"t": 16}, chunks={"t": 4})
+    interrupted(tree(more()), url, append_dim="t")
+    for _ in range(2):
+        tree(more()).shardwrite.to_zarr(url, append_dim="t")
+    for group, names in (("a", ["v0", "v1", "v2"]), ("b/c", ["v0"])):
+        check(service, url, xr.concat([dataset(), more()], "t")[names], group=group)
+    assert left_over(service, url) == []
+
+
+@servers.on("moto")
+@pytest.mark.long
+def test_an_append_is_begun_now_and_computed_later(service, url):
+    write(dataset(title="it"), url)
+    later = more().shardwrite.to_zarr(url, append_dim="t", compute=False)
+    check(service, url, dataset(title="it"))
+    dask.compute(later)
+    check(service, url, xr.concat([dataset(title="it"), more()], "t"))
+    assert left_over(service, url) == []
+
+
+@servers.on("moto")
+@pytest.mark.long
+def test_two_workers_append(service, url):
+    write(dataset(title="it"), url)
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
+        more().shardwrite.to_zarr(url, append_dim="t")
+    check(service, url, xr.concat([dataset(title="it"), more()], "t"))
+    assert left_over(service, url) == []
 
 
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])

@@ -157,6 +157,7 @@ def test_a_pause_that_a_service_asks_for_is_not_seen(service, environment, url):
         assert 0.9 * least.total_seconds() <= other - one < 5
 
 
+@pytest.mark.long
 def test_a_proxy_that_changes_etags_leaves_no_conditions(moto, environment, url, tmp_path):
     """As one that compresses answers: its weak ETags never meet a condition."""
 

@@ -42,6 +42,7 @@ def listed(client):
     return document["consolidated_metadata"]["metadata"]
 
 
+@pytest.mark.long
 def test_an_array_is_listed_however_it_is_given(client, url):
     write(url, name="by-name")
     write(f"{url}/by-url")
@@ -58,6 +59,7 @@ def test_an_array_is_listed_however_it_is_given(client, url):
     assert list(listed(client)) == ["by-name"]
 
 
+@pytest.mark.long
 def test_writers_at_once_are_all_listed(client, url):
     names = ["a", "b", "c", "d"]
     writers = [threading.Thread(target=write, args=(f"{url}/{name}",)) for name in names]
@@ -68,6 +70,7 @@ def test_writers_at_once_are_all_listed(client, url):
     assert list(listed(client)) == names
 
 
+@pytest.mark.long
 def test_a_replacement_is_not_listed_while_it_is_written(client, url):
     write(f"{url}/a")
 

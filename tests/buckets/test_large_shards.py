@@ -104,6 +104,7 @@ def test_no_log_holds_a_key(moto_server, url, x, caplog, monkeypatch):
         assert secret not in caplog.text
 
 
+@pytest.mark.long
 def test_a_new_array_whose_shards_may_be_too_large(moto, url, x, small_requests):
     """Shards that are small enough only if they can be compressed are taken on the user's word."""
     layout = {"shards": 64, "chunks": 16}

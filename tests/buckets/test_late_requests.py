@@ -117,6 +117,7 @@ def test_a_replacement_in_two_calls(service, environment, url):
     np.testing.assert_array_equal(shardwrite.open_sharded(url)[:, :], NEW)
 
 
+@pytest.mark.long
 def test_a_reader_finds_no_array_meanwhile(moto, url):
     above = url.rpartition("/")[0]
     zarr.create_group(zarr.storage.ObjectStore(moto.client(below_bucket(above))))
@@ -152,6 +153,7 @@ def test_published_first(moto, url):
     assert (seen == 0).sum() > 64
 
 
+@pytest.mark.long
 def test_published_first_by_the_second_call(moto, url):
     """It removes none of the shards that the first call has put."""
     da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)

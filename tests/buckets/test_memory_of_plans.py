@@ -87,6 +87,7 @@ def test_of_a_volume(moto, url, x):
     assert moto.keys_of(url) == []
 
 
+@pytest.mark.long
 def test_of_a_copy(moto, url, x, tmp_path):
     """Encoded chunks are copied one after the other, and a large shard waits all the same."""
     dask.config.set(scheduler="sync")

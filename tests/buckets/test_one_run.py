@@ -75,6 +75,7 @@ def check(server, root, *, offset=0):
     assert sorted(keys) == sorted([*of_arrays, "g/h/zarr.json", "g/zarr.json", "zarr.json"])
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 def test_there_is_one_lease_and_one_log_inside_the_first_array(service, url):
     begin(url)
@@ -107,6 +108,7 @@ def test_all_start_over_and_all_are_replaced(moto, url):
     check(moto, url, offset=5)
 
 
+@pytest.mark.long
 def test_requests_do_not_grow_with_a_lease_for_each_array(moto_server, environment, url):
     """What a run does with its state is done once for all arrays."""
     with proxy.before(moto_server) as (server, faults):
@@ -119,6 +121,7 @@ def test_requests_do_not_grow_with_a_lease_for_each_array(moto_server, environme
     check(moto_server, url)
 
 
+@pytest.mark.long
 def test_requests_of_one_more_array(moto_server, environment, url):
     """Beside those for its shards: looks whether it may be written, its mark, its documents."""
     seen = []
@@ -172,6 +175,7 @@ def test_a_call_for_some_of_them_joins_without_the_first_one(moto, url):
     check(moto, url)
 
 
+@pytest.mark.long
 def test_the_array_that_keeps_the_state_and_one_that_comes_before_it(moto, url):
     begin(url)
     assert other_names(url, names=["A", "a"])[1].n_resumed_shards == 4
@@ -214,6 +218,7 @@ def test_a_call_of_another_plan_for_one_of_them_is_refused(moto, url):
     check(moto, url)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_published", some([False, True], False))
 def test_a_call_of_its_own_that_came_first(moto, url, is_published):
     """A run on several arrays finds that another call writes one of them, or has written it."""
@@ -243,6 +248,7 @@ def test_a_call_of_its_own_that_came_first(moto, url, is_published):
     np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES + 7)
 
 
+@pytest.mark.long
 def test_a_run_of_others_that_came_first_is_named_with_its_keeper(moto, url):
     """Its mark is found when this call puts its own."""
     begun = []
@@ -348,6 +354,7 @@ def test_two_calls_for_some_of_the_same_arrays(moto, url):
     assert not left
 
 
+@pytest.mark.long
 def test_what_another_call_published_is_not_written_over_after_a_kill(
     moto, moto_server, program, url
 ):
@@ -422,6 +429,7 @@ def test_its_lease_is_renewed_for_an_array_that_was_added(moto, url):
     np.testing.assert_array_equal(servers.values_of(moto, f"{url}/g/b"), VALUES)
 
 
+@pytest.mark.long
 def test_recover_leaves_a_run_alone_whose_state_is_not_lost(moto, url):
     begin(url)
     x = da.from_array(VALUES, chunks=(16, 32))
@@ -448,6 +456,7 @@ def test_recover_goes_on_where_the_first_array_was_removed(moto, url):
     check(moto, url)
 
 
+@pytest.mark.long
 def test_what_commands_tell_of_each_array(moto, url):
     begin(url)
     for name in NAMES:

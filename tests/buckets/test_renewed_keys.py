@@ -78,6 +78,7 @@ def slowly(block):
     return block
 
 
+@pytest.mark.long
 def test_keys_are_renewed_while_a_run_goes_on(moto_server, url, calls, monkeypatch):
     kinds = set()
     layout = {"shards": 8, "chunks": 4, "compressors": None}

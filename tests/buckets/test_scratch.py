@@ -148,6 +148,7 @@ def test_values_by_id_wait_there_too(moto, url, scratch, written):
     assert os.listdir(scratch) == []
 
 
+@pytest.mark.long
 def test_nothing_is_left_after_a_kill(moto, url, x, scratch, tmp_path):
     np.save(tmp_path / "x.npy", VALUES)
     words = [*python(), "-c", KILLED, tmp_path / "x.npy", url, scratch]
@@ -159,6 +160,7 @@ def test_nothing_is_left_after_a_kill(moto, url, x, scratch, tmp_path):
     assert shardwrite.verify(url, deep=True, against=VALUES).is_good
 
 
+@pytest.mark.long
 def test_what_is_refused_before_any_task(moto, url, x, scratch, tmp_path, monkeypatch):
     for target in (tmp_path / "x.zarr", MemoryStore(), "memory://via.zarr"):
         with pytest.raises(SpecError, match=r"via=.*is for buckets.*leave it out"):

@@ -184,6 +184,7 @@ def test_an_end_that_was_killed_is_made_again(moto, elsewhere, url, x, fault):
     assert servers.others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_parts_stop_if_the_run_is_taken_away(moto, url, x):
     begin(x, url)
     seen = []
@@ -314,6 +315,7 @@ def test_updates_and_many_arrays_later(moto, url, x, scheduler):
         assert shardwrite.verify(at, deep=True).is_good
 
 
+@pytest.mark.long
 def test_what_was_written_before_a_failure_is_kept(moto, url, x):
     broken = []
 
@@ -334,6 +336,7 @@ def test_what_was_written_before_a_failure_is_kept(moto, url, x):
     assert servers.others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_a_run_that_was_given_up_is_not_written_later(moto, url, x):
     with dask.config.set(scheduler="sync"):
         rest = x.to_sharded_zarr(url, compute=False, **LAYOUT)
@@ -413,6 +416,7 @@ def test_a_source_is_consumed_into_a_bucket_although_processes_are_killed(
     assert told(elsewhere(moto, CONSUME, src, url)) == []
 
 
+@pytest.mark.long
 def test_what_holds_data_that_was_removed_is_not_taken_away(moto, url, x, tmp_path):
     """The state in the bucket says so before the first chunk is removed."""
     src, n = flat(tmp_path / "a"), []

@@ -226,6 +226,7 @@ def test_a_state_that_is_lost(service, url, x, lost):
     assert servers.others(service, url) == KEPT
 
 
+@pytest.mark.long
 def test_who_writes_and_when_it_was_last_heard_of(moto, program, url, monkeypatch):
     """The age of the lease is the one that the service tells, and not that of the copy here."""
     process = program(moto, url, pause=0.5)
@@ -246,6 +247,7 @@ def run_command(*words):
     return done.output
 
 
+@pytest.mark.long
 def test_a_state_that_is_not_lost(moto, url, x):
     with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
         x.to_sharded_zarr(url, progress=interrupt, memory_limit="30kB", **LAYOUT)
@@ -490,6 +492,7 @@ def holder(server, url):
     ]
 
 
+@pytest.mark.long
 def test_the_state_takes_few_requests(moto_server, environment, url):
     with proxy.before(moto_server) as (server, faults):
         environment(server)
@@ -539,6 +542,7 @@ def stream(tmp_path, server, url, pause=0.0, n=14):
     )
 
 
+@pytest.mark.long
 def test_a_stream_without_a_directory(moto, url):
     shardwrite.create(url, (0, 64), "u4", **LAYOUT)
     with shardwrite.ShardWriter(url) as writer:
@@ -609,6 +613,7 @@ def test_a_stream_that_is_killed_keeps_what_was_flushed(moto, tmp_path, url, fau
     assert number > 12
 
 
+@pytest.mark.long
 def test_a_failed_put_is_an_error_and_the_same_call_goes_on(moto_server, environment, url, x):
     soon = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
     given = {"shardwrite.storage": {"retry_config": soon}, "scheduler": "sync"}
@@ -741,6 +746,7 @@ def test_workers_that_reach_another_service_are_noticed(moto, url, x):
     assert servers.others(moto, url) == KEPT
 
 
+@pytest.mark.long
 def test_a_process_that_is_told_to_leave_gives_its_lease_back(moto, program, url, x):
     """As the handlers of signals do it; another process goes on at once."""
     call = {"source_id": "new", "memory_limit": "30kB", **LAYOUT}

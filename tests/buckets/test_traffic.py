@@ -97,6 +97,7 @@ def test_updates_of_large_shards(service, environment, url):
         assert shardwrite.verify(url, deep=True, against=x).is_good
 
 
+@pytest.mark.long
 def test_an_update_that_keeps_its_values(moto, environment, url, x):
     """Its source reads the array, too, which no plan counts."""
     with proxy.before(moto) as (server, faults), dask.config.set(scheduler="sync"):

@@ -56,6 +56,7 @@ def hierarchy(tmp_path):
     return path
 
 
+@pytest.mark.long
 def test_there_and_back(seaweed, url, hierarchy, tmp_path):
     wanted = digests(hierarchy)
     done = shardwrite.upload(hierarchy, url)
@@ -183,6 +184,7 @@ def test_every_fourth_request_fails(moto, environment, url, hierarchy, tmp_path)
     assert in_bucket(moto, url) == digests(hierarchy) == digests(tmp_path / "back")
 
 
+@pytest.mark.long
 def test_a_plan_tells_the_requests(moto, environment, url, hierarchy, tmp_path):
     """As many as the server has seen, and a few more that read."""
     with proxy.before(moto) as (server, faults):

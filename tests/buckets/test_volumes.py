@@ -292,6 +292,7 @@ def test_parts_copy_encoded_chunks(moto, url, hashed):
     assert any(key.endswith(".shard") for key in made)
 
 
+@pytest.mark.long
 def test_the_command(moto, url, tmp_path):
     np.save(tmp_path / "a.npy", VALUES)
 

@@ -75,6 +75,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", some(UPDATES, "a region", "stream"))
 def test_an_update_is_refused_unless_nobody_else_writes(ignoring, url, what):
     X.to_sharded_zarr(url, **LAYOUT)
@@ -107,6 +108,7 @@ def test_the_configuration_may_say_so(ignoring, url):
     assert not shardwrite.open_sharded(url)[BOX].any()
 
 
+@pytest.mark.long
 def test_what_changes_no_array_needs_no_promise(ignoring, url):
     """New arrays, those that take the place of one, and looks."""
     X.to_sharded_zarr(url, **LAYOUT)

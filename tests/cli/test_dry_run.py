@@ -151,6 +151,7 @@ def test_every_command_that_writes_has_the_option():
     assert {name for name in found if found[name]} == set(CASES) | WITH_SLURM
 
 
+@pytest.mark.long
 def test_nothing_is_written(work):
     before = tree(work)
     for name, (words, code, told) in CASES.items():

@@ -68,6 +68,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::Warning")
 def test_the_document_has_the_value_of_the_dtype(tmp_path):
     for n, (dtype, text, wanted) in enumerate(KEPT):

@@ -125,6 +125,7 @@ HALF = re.compile(r"Ellipsis|\w\((?:[^()]|\([^()]*\))*--[a-z]|--[a-z-]+[A-Z({]")
 """What is left of Python if only a part of it is translated."""
 
 
+@pytest.mark.long
 def test_no_text_is_translated_by_half():
     every, found = list(commands()), [pair for pair in texts() if "=" in pair[1]]
     assert len(every) > 30
@@ -139,6 +140,7 @@ def test_no_text_is_translated_by_half():
     assert not wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["update", "erase", "repair"])
 def test_shards_of_hdf5_in_the_words_of_a_command(command):
     text = next(text for _, text in texts() if "give drop_hdf5=True to write_region" in text)

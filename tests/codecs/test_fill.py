@@ -199,6 +199,7 @@ SIMPLE = [
 ]
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(st.data())
 def test_random_batches_equal_the_oracle(data):

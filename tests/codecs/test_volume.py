@@ -85,6 +85,7 @@ def test_codes_of_32_bits(shape):
     assert back.reshape(-1).tolist() == expected[: shape[2]]
 
 
+@pytest.mark.long
 def test_more_labels_than_a_header_can_address():
     codec = CompressedSegmentation((8, 8, 8), np.dtype("uint64"))
     with pytest.raises(CodecError, match="make chunks smaller"):

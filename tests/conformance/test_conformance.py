@@ -191,6 +191,7 @@ def test_any_values_meet(n, share):
         assert n_met >= share * np.prod([len(AXES[i]) for i in some])
 
 
+@pytest.mark.long
 def test_zarrita(tmp_path):
     if shutil.which("node") is None or not (HERE / "node_modules" / "zarrita").exists():
         pytest.skip(

@@ -128,6 +128,7 @@ def check(tmp_path, cells):
         np.testing.assert_array_equal(found, wanted, err_msg=str(cell))
 
 
+@pytest.mark.long
 def test_every_codec_and_every_dtype(tmp_path):
     """Each codec with one dtype, and each dtype with one codec, by turns at both index places."""
     n = max(len(CODECS), len(DTYPES))

@@ -110,6 +110,7 @@ def test_every_voxel_is_what_was_written(tmp_path, numbers):
         np.testing.assert_array_equal(theirs.reshape(values.shape, order="F"), values, err_msg=what)
 
 
+@pytest.mark.long
 def test_a_changed_byte_is_seen(tmp_path):
     """A value that is stored otherwise is decoded otherwise, and so the comparison can fail."""
     values = np.arange(1, 49, dtype="uint8").reshape(6, 4, 2, 1)

@@ -161,6 +161,7 @@ def test_steps_are_appended_as_xarray_appends_them(both, mode):
     assert not list(both.ours.rglob("*.shardwrite"))
 
 
+@pytest.mark.long
 def test_the_encoding_of_the_store_is_used(both):
     other = steps(10, 12)
     other["v"].encoding = {"dtype": "f4", "_FillValue": np.float32(7)}
@@ -173,6 +174,7 @@ def test_the_encoding_of_the_store_is_used(both):
     both.check()
 
 
+@pytest.mark.long
 def test_the_first_call_makes_the_store_and_the_same_call_appends(tmp_path):
     root = tmp_path / "x.zarr"
     for start, stop in ((0, 1), (1, 2), (2, 9)):
@@ -182,6 +184,7 @@ def test_the_first_call_makes_the_store_and_the_same_call_appends(tmp_path):
     assert (grid.shards, grid.chunks) == ((8, 6), (4, 6)), "those of one step would stay small"
 
 
+@pytest.mark.long
 def test_a_group_of_a_store(tmp_path):
     for start, stop in ((0, 7), (7, 12)):
         for group in ("a", "b/c"):
@@ -244,6 +247,7 @@ def test_what_would_leave_variables_of_different_lengths_is_refused(both, tmp_pa
         steps(10, 12).shardwrite.to_zarr(both.ours, append_dim="time")
 
 
+@pytest.mark.long
 def test_a_bucket_needs_a_directory_so_that_it_is_one_run(tmp_path):
     memory = zarr.storage.MemoryStore()
     how = {"append_dim": "time", "run_dir": tmp_path / "runs", **SIZES}
@@ -269,6 +273,7 @@ def test_a_region_is_written_as_xarray_writes_it(both, mode):
     both.check()
 
 
+@pytest.mark.long
 def test_a_region_is_found_by_its_coordinates(both):
     both.write(steps(2, 7, offset=9).drop_vars("crs").isel(x=slice(1, 4)), region="auto")
     both.check()
@@ -295,6 +300,7 @@ def test_a_region_that_xarray_refuses_is_refused(both, ds, how):
         assert reason(theirs) in reason(ours, whole=True)
 
 
+@pytest.mark.long
 def test_whole_arrays_are_written_again(both):
     both.write(steps(0, 10, offset=7), mode="r+")
     both.check()
@@ -311,9 +317,6 @@ def test_an_append_and_a_region_are_not_one_call(both):
         part(0, 2).shardwrite.to_zarr(both.ours, mode="x")
     with pytest.raises(SpecError, match=r"store=None.*the arrays in it decide"):
         steps(10, 12).shardwrite.plan(append_dim="time")
-    tree = xr.DataTree.from_dict({"/a": steps(10, 12)})
-    with pytest.raises(SpecError, match="a tree is not written into arrays"):
-        tree.shardwrite.to_zarr(both.ours, append_dim="time")
 
 
 def test_what_it_reads_of_the_store_is_kept_first(both):
@@ -344,6 +347,7 @@ def documents(root):
     )
 
 
+@pytest.mark.long
 def test_there_is_one_run_for_all_arrays(both, tmp_path):
     how = {"append_dim": "time"}
     begin(steps(10, 15), both.ours, **how)
@@ -409,10 +413,10 @@ def test_whatever_document_it_dies_before(tmp_path, is_given_up):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old.zarr", "x.zarr"]
 
 
-def grown(root, n_changed):
+def grown(root, n_changed, **how):
     """An append that dies once so many arrays have their new length, or the root lists them."""
     with killed.documents_written(n_changed, "zarr.json"), pytest.raises(Killed):
-        steps(10, 15).shardwrite.to_zarr(root, append_dim="time")
+        steps(10, 15).shardwrite.to_zarr(root, append_dim="time", **how)
 
 
 @pytest.mark.parametrize("n_changed", [2, 6])
@@ -428,6 +432,7 @@ def test_arrays_are_cut_back_by_another_program(both, n_changed):
     check(both.ours, steps(0, 15), consolidated=False)
 
 
+@pytest.mark.long
 def test_another_append_is_told_of_one_that_has_changed_some_lengths(both):
     grown(both.ours, 2)
     with pytest.raises(JournalError, match=r"has not ended.*abandon"):
@@ -437,6 +442,22 @@ def test_another_append_is_told_of_one_that_has_changed_some_lengths(both):
     check(both.ours, steps(0, 12))
 
 
+@pytest.mark.parametrize("n_changed", [0, 2, 6])
+@pytest.mark.parametrize("stop", [12, 17])
+@pytest.mark.parametrize("how", [{}, {"source_id": "night"}])
+def test_an_append_of_another_length_is_told_of_one_that_has_not_ended(both, n_changed, stop, how):
+    """Also if it has the name of that one, or that one has changed all lengths."""
+    grown(both.ours, n_changed, **how)
+    with pytest.raises(JournalError, match=r"has not ended.*abandon"):
+        steps(10, stop).shardwrite.to_zarr(both.ours, append_dim="time", **how)
+    steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time", **how)
+    check(both.ours, steps(0, 15))
+    told = "was made before, of shape|would go back or repeat"
+    with pytest.raises(SpecError, match=told):
+        steps(10, stop).shardwrite.to_zarr(both.ours, append_dim="time", **how)
+
+
+@pytest.mark.long
 def test_what_others_have_appended_meanwhile_stays(both):
     begin(steps(10, 15), both.ours, append_dim="time", mode="a-")
     with pytest.raises(JournalError, match="has not ended"):
@@ -448,12 +469,14 @@ def test_what_others_have_appended_meanwhile_stays(both):
     check(both.ours, steps(0, 12))
 
 
+@pytest.mark.long
 def test_it_starts_over(both):
     begin(steps(10, 15, offset=1), both.ours, append_dim="time")
     steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time", restart=True)
     check(both.ours, steps(0, 15))
 
 
+@pytest.mark.long
 def test_a_named_append_is_made_once(both):
     how = {"append_dim": "time", "source_id": "one"}
     for _ in range(2):
@@ -464,6 +487,7 @@ def test_a_named_append_is_made_once(both):
         assert steps(10, 15).shardwrite.to_zarr(both.ours, **how).n_resumed_shards > 0
 
 
+@pytest.mark.long
 def test_the_end_of_the_first_call_was_interrupted(tmp_path):
     """It is not taken for an append that follows."""
     root, how = tmp_path / "x.zarr", {"append_dim": "time", **SIZES}
@@ -477,6 +501,7 @@ def test_the_end_of_the_first_call_was_interrupted(tmp_path):
     check(root, steps(0, 12))
 
 
+@pytest.mark.long
 def test_it_is_begun_now_and_computed_later(both):
     later = steps(10, 15, run="later").shardwrite.to_zarr(
         both.ours, append_dim="time", compute=False
@@ -540,6 +565,7 @@ def test_some_kills_before_effects(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("words", [(), ("--twice", 61), ("--in-place",)])
 def test_kills_before_many_effects(tmp_path, words):

@@ -148,6 +148,7 @@ def selections(rng):
         yield {dim: xr.DataArray(points[:, k], dims="p") for k, dim in enumerate(("t", "x"))}
 
 
+@pytest.mark.long
 def test_selections(store):
     wanted = numbers()
     for how in selections(np.random.default_rng(0)):
@@ -175,6 +176,7 @@ def test_shards_that_are_not_selected_are_not_read(store, how):
         lazy.load()
 
 
+@pytest.mark.long
 def test_other_processes_read_it(store):
     lazy = xr.open_dataset(store, engine=ShardsBackend)
     copy = pickle.loads(pickle.dumps(lazy))
@@ -188,6 +190,7 @@ def test_other_processes_read_it(store):
         xr.testing.assert_identical(part, numbers().isel(t=k))
 
 
+@pytest.mark.long
 def test_stores_that_this_package_does_not_read(tmp_path, store):
     """zarr-python reads them: objects in memory, a ZIP file, Zarr v2, and text."""
     memory = zarr.storage.MemoryStore()

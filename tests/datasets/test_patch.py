@@ -247,3 +247,18 @@ def test_patches_are_taken_back_in_any_order(tmp_path):
     assert xr.Dataset.to_zarr is own
     with pytest.raises(ValueError, match="chunks"):
         ours(fields(), tmp_path / "x.zarr", encoding={"v": SIZES})  # whoever has kept it
+
+
+def test_what_only_the_method_takes_is_asked_for_there(tmp_path):
+    """xarray's call has no `source_id`, without which a dataset is not replaced by what it reads."""
+    root = tmp_path / "x.zarr"
+    encoding = {"v": SIZES, "u": SIZES}
+    with patch_xarray():
+        fields().to_zarr(root, encoding=encoding)
+        with xr.open_zarr(root) as found, pytest.raises(SpecError) as refused:
+            (found * 2).to_zarr(root, mode="w", encoding=encoding)
+        assert "call ds.shardwrite.to_zarr, which takes source_id, and give" in str(refused.value)
+        with xr.open_zarr(root) as found:
+            (found * 2).shardwrite.to_zarr(root, mode="w", source_id="doubled", encoding=encoding)
+    with xr.open_zarr(root) as found:
+        np.testing.assert_array_equal(found["v"], fields()["v"] * 2)

@@ -252,6 +252,7 @@ def test_a_tree_is_one_run(tmp_path, encoding):
     }
 
 
+@pytest.mark.long
 def test_large_values_without_dask_are_read_by_the_tasks(tmp_path):
     """They are encoded there, too, and are neither loaded nor copied as a whole before."""
     values = np.random.default_rng(0).normal(size=(300, 1000))
@@ -267,6 +268,7 @@ def test_large_values_without_dask_are_read_by_the_tasks(tmp_path):
             xr.testing.assert_identical(found.load(), lazy.load())
 
 
+@pytest.mark.long
 def test_what_was_written_in_shards_is_written_in_shards_again(tmp_path):
     """The sizes of the store that was read say nothing of the new one (xarray's issue 11460)."""
     ds = xr.Dataset({"v": (("t", "x"), da.random.random((400, 1000), chunks=(77, 1000)))})

@@ -136,7 +136,7 @@ def test_fewer_bytes_are_stored(tmp_path):
 @pytest.mark.parametrize("n", [24, 20_000])
 def test_files_that_are_opened_without_chunks(tmp_path, n):
     """Small variables are loaded; large ones are read and rounded by tasks, never as a whole."""
-    source = fields(n)[["rain", "t2m"]]
+    source = fields(n, chunks=max(5, n // 5))[["rain", "t2m"]]
     source.to_zarr(tmp_path / "source.zarr", zarr_format=3)
     with xr.open_zarr(tmp_path / "source.zarr", chunks=None) as found:
         found.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=6)
@@ -263,6 +263,7 @@ def root(tmp_path):
     return tmp_path / "x.zarr"
 
 
+@pytest.mark.long
 def test_steps_are_rounded_as_those_of_the_store(root):
     more = fields().isel(time=slice(10, 24))
     for other in (None, 6, {"t2m": 8}, {"t2m": 7, "rain": 7}):
@@ -275,6 +276,7 @@ def test_steps_are_rounded_as_those_of_the_store(root):
     check_rounded(root, fields(), {"t2m": 7})
 
 
+@pytest.mark.long
 def test_steps_that_say_that_they_are_rounded(root, tmp_path):
     more = fields().isel(time=slice(10, 24))
     more.shardwrite.to_zarr(tmp_path / "more.zarr", keep_bits={"t2m": 7})
@@ -307,6 +309,28 @@ def test_another_number_of_bits_is_another_run(tmp_path, how):
         fields().shardwrite.to_zarr(root, keep_bits=6, **how)
     assert fields().shardwrite.to_zarr(root, keep_bits=7, **how).n_resumed_shards > 0
     check_rounded(root, fields(), dict.fromkeys(["t2m", "rain", "eager"], 7))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "remedy"),
+    [
+        (
+            {"keep_bits": 7},
+            {"keep_bits": 6},
+            r"keep_bits=6: .*rounded to 7 bits.*give \{'\w+': 7\}",
+        ),
+        ({"keep_bits": 7}, {}, r"keep_bits=None: .*rounded to 7 bits.*give \{'\w+': 7\}"),
+        ({}, {"keep_bits": 7}, r"keep_bits=7: .*is not rounded.*leave it out"),
+    ],
+)
+def test_a_store_of_other_bits_is_refused_by_their_name(tmp_path, first, then, remedy):
+    root = tmp_path / "x.zarr"
+    fields().shardwrite.to_zarr(root, **first)
+    other = {"mode": "w"} if then else {"group": "other"}
+    told = 'mode="w"' if then else "another path or group"
+    with pytest.raises(SpecError, match=f"{remedy}; or give {told}"):
+        fields().shardwrite.to_zarr(root, **then)
+    fields().shardwrite.to_zarr(root, **other, **then)
 
 
 def test_the_same_call_is_the_same_run():

@@ -187,6 +187,7 @@ def test_work_that_variables_share_is_done_once(tmp_path):
     assert len(done) == 4
 
 
+@pytest.mark.long
 def test_what_exists_is_refused_and_replaced(tmp_path):
     root = tmp_path / "x.zarr"
     small(title="old", more=1).shardwrite.to_zarr(root)
@@ -292,6 +293,7 @@ def test_whatever_document_it_dies_before_the_same_call_ends_it(tmp_path, mode):
     assert names == {f"{n}.zarr" for n in range(k + 1)}
 
 
+@pytest.mark.long
 def test_two_programs_make_the_same_call_at_once(tmp_path):
     root = tmp_path / "x.zarr"
     words = [sys.executable, killed.__file__, root, "6", "0.02"]
@@ -391,6 +393,44 @@ def test_files_that_are_not_loaded_go_on_after_an_interruption(tmp_path):
         with pytest.warns(UserWarning, match="Nothing names its source"):
             assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
         check(root, lazy)
+        told = r'v is kept, as an earlier call.*Nothing names its source.*mode="w"'
+        with pytest.warns(UserWarning, match=told):
+            assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            lazy.shardwrite.to_zarr(root, mode="w")
+
+
+def test_values_of_a_file_are_named_by_the_file(tmp_path):
+    """Its path, size and time tell them from others, and what is selected and how it is decoded."""
+    pytest.importorskip("netCDF4")
+    source, root = tmp_path / "source.nc", tmp_path / "x.zarr"
+    packed = {"dtype": "i4", "scale_factor": 0.5, "_FillValue": -1}
+
+    def make(offset):
+        values = np.arange(600_000.0).reshape(600, 1000) + offset
+        xr.Dataset({"v": (("t", "x"), values, {}, packed)}).to_netcdf(source, engine="netcdf4")
+
+    def opened(**how):
+        return xr.open_dataset(source, engine="netcdf4", **how)
+
+    make(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with opened() as lazy:
+            begin(lazy.isel(t=slice(300)), root)
+        with opened() as lazy:
+            first = lazy.isel(t=slice(300))
+            for _ in range(2):
+                assert first.shardwrite.to_zarr(root).n_resumed_shards == 1
+            check(root, first)
+            with pytest.raises(SpecError, match="an array exists there, of another run"):
+                lazy.isel(t=slice(300, 600)).shardwrite.to_zarr(root)
+        with opened(mask_and_scale=False) as raw, pytest.raises(SpecError, match="exists there"):
+            raw.isel(t=slice(300)).shardwrite.to_zarr(root)
+        make(7)
+        with opened() as lazy, pytest.raises(SpecError, match="an array exists there, of another"):
+            lazy.isel(t=slice(300)).shardwrite.to_zarr(root)
 
 
 def test_stores_of_zarr(tmp_path):

@@ -30,9 +30,9 @@ def quiet():
         yield
 
 
-def steps(start, stop, offset=0, times=HOURS, **attrs):
+def steps(start, stop, offset=0, times=HOURS, chunks=3, **attrs):
     n = np.arange(start, stop)
-    values = da.from_array(n[:, None] * np.ones((1, 6)) + offset, chunks=(3, 6))
+    values = da.from_array(n[:, None] * np.ones((1, 6)) + offset, chunks=(chunks, 6))
     return xr.Dataset(
         {"v": (("time", "x"), values), "w": ("time", n * 1.5), "mask": ("x", np.ones(6))},
         {"time": times[start:stop]},
@@ -63,6 +63,7 @@ def no_follow(root, ds, **how):
     return str(no.value)
 
 
+@pytest.mark.long
 def test_steps_never_go_back_or_repeat(root):
     told = no_follow(root, steps(3, 5))
     assert "from 2000-01-01 03:00:00 to 2000-01-01 04:00:00" in told
@@ -91,6 +92,7 @@ def test_the_same_call_made_again_adds_nothing_twice(root, how):
     check(root, steps(0, 30, title="it"))
 
 
+@pytest.mark.long
 def test_a_kill_in_the_last_moment(root):
     """All steps are there, and the call has not returned."""
 
@@ -110,13 +112,15 @@ def test_a_kill_in_the_last_moment(root):
     check(root, steps(0, 27))
 
 
+@pytest.mark.long
 def test_files_that_only_chunks_tell_apart(root, tmp_path):
     """Another file with the same steps may have other values, so it is not the same call."""
+    how = {"append_dim": "time", "shards": {"time": 20_000}, "chunks": {"time": 10_000}}
     for n in range(2):
-        part = steps(20, 40_000, n, times=np.arange(40_000) + 0)[["v", "w"]]
+        part = steps(20, 40_000, n, times=np.arange(40_000) + 0, chunks=9_000)[["v", "w"]]
         part.chunk(-1).to_zarr(tmp_path / f"{n}.zarr", zarr_format=3)
     first = steps(0, 20, times=np.arange(40_000))[["v", "w"]]
-    first.shardwrite.to_zarr(tmp_path / "y.zarr", **HOW)
+    first.shardwrite.to_zarr(tmp_path / "y.zarr", **how)
     for n in range(2):
         with xr.open_zarr(tmp_path / f"{n}.zarr", chunks=None) as found:
             if n == 0:
@@ -151,6 +155,7 @@ def test_kinds_of_steps(tmp_path, kind):
         np.testing.assert_array_equal(found["w"], np.arange(41) * 1.5)
 
 
+@pytest.mark.long
 def test_what_is_not_compared(tmp_path):
     """Names, steps in any order, and steps without a coordinate."""
     names = np.array([f"run {n}" for n in range(30)], object)
@@ -199,6 +204,7 @@ def test_no_steps(root, tmp_path, mode):
     assert str(none.shardwrite.to_zarr(root, **how))
 
 
+@pytest.mark.long
 def test_no_steps_at_first(tmp_path):
     for start, stop in ((0, 0), (0, 5), (5, 5), (5, 9)):
         steps(start, stop).shardwrite.to_zarr(tmp_path / "x.zarr", encoding=UNITS if not stop else None, **HOW)  # fmt: skip
@@ -270,6 +276,7 @@ def test_lazy_times_that_units_cannot_hold(tmp_path, units, dtype, is_held):
             ds[[name]].shardwrite.to_zarr(tmp_path / "x.zarr", encoding={name: encoding(units, dtype)[name]})  # fmt: skip
 
 
+@pytest.mark.long
 def test_lazy_times_that_the_store_cannot_hold(tmp_path):
     root = tmp_path / "x.zarr"
     first = {"append_dim": "time", "encoding": {**encoding("hours", "i8"), **UNITS}}

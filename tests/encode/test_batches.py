@@ -71,7 +71,7 @@ DRAWN = given(
     write_empty_chunks=st.booleans(),
     n_together=st.integers(2, 9),
 )
-test_batches_do_not_change_the_bytes = tried(25, DRAWN, check_batches_do_not_change_the_bytes)
+test_batches_do_not_change_the_bytes = tried(8, DRAWN, check_batches_do_not_change_the_bytes)
 test_more_batches_do_not_change_the_bytes = pytest.mark.long(
     tried(100, DRAWN, check_batches_do_not_change_the_bytes)
 )

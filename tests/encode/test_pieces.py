@@ -50,6 +50,7 @@ def source_of(shape, dtype, layout):
     return plain
 
 
+@pytest.mark.long
 @given(
     counts=st.tuples(*[st.integers(1, 3)] * 3),
     chunks=st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 40)),

@@ -367,6 +367,7 @@ def test_tasks_on_all_threads_of_a_cluster_may_write(tmp_path, has_left):
         assert all(client.gather(written))
 
 
+@pytest.mark.long
 def test_the_choice_is_the_same_where_distributed_was_never_imported():
     program = """
 import sys
@@ -416,6 +417,7 @@ def test_the_view_indexes_as_numpy_does(tmp_path, array, key):
     np.testing.assert_array_equal(y[key].compute(), array[key])
 
 
+@pytest.mark.long
 def test_a_cluster_without_workers_is_told(tmp_path, array, monkeypatch):
     """dask waits for them in silence."""
     monkeypatch.setattr("shardwrite.engines.cluster._QUIET_SECONDS", 0.1)

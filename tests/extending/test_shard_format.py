@@ -91,6 +91,7 @@ def test_updates(values, paths, strategy):
     assert shardwrite.verify(paths[1]).unused_nbytes == 0
 
 
+@pytest.mark.long
 def test_an_update_is_killed_and_resumed(values, paths):
     reading.run(f"{PREPARE}\nwrite('threads', **NEW)", *paths)
     main = PREPARE.replace("(sys.argv[1])", "(sys.argv[1])[::-1]")

@@ -65,6 +65,7 @@ def test_a_store_that_does_not_let_one_writer_win_is_found(tmp_path):
         check_store(lambda: LastOneWins(tmp_path / f"{next(numbers)}.db"))
 
 
+@pytest.mark.long
 def test_it_holds_the_state_of_runs(values, paths):
     """A run is killed, refused to another plan, and continued, without a directory for its state."""
     own = PREPARE.replace("DatabaseStore", "StatefulStore").replace("run_dir=sys.argv[3], ", "")

@@ -138,6 +138,7 @@ def test_written_killed_resumed_verified_read_and_updated(tmp_path):
     assert shardwrite.verify(path, deep=True).is_good
 
 
+@pytest.mark.long
 def test_parts_find_it_with_its_parameters_once_its_module_is_imported(tmp_path):
     path = tmp_path / "x.zarr"
     run(PREPARED, path, HERE)

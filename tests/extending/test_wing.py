@@ -49,6 +49,7 @@ def picture(tmp_path, pixels):
     return path
 
 
+@pytest.mark.long
 def test_its_command_is_found_and_does_its_operation(tmp_path, site, picture, pixels):
     path = tmp_path / "x.zarr"
     assert reading.run(COMMAND, "negative", picture, path, site=site) == "16"
@@ -59,6 +60,7 @@ def test_its_command_is_found_and_does_its_operation(tmp_path, site, picture, pi
     assert "No such command" in reading.run(COMMAND, "negative", picture, path, code=2)
 
 
+@pytest.mark.long
 def test_its_source_is_known_by_the_name_of_a_file(tmp_path, site, picture, pixels):
     path = tmp_path / "x.zarr"
     words = (picture, path, "--shards", "16", "--chunks", "4")

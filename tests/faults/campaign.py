@@ -26,11 +26,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
+import commits
 import preloaded
 
 HERE = Path(__file__).parent
@@ -548,18 +550,9 @@ def run(minutes: float, pattern: str) -> None:
             print(f"{row.name}: {json.dumps(asdict(numbers))}", flush=True)
 
 
-@cache
 def n_changes(commit: str) -> int | None:
-    """How many changes of the package came after a commit; None if the commit is not here.
-
-    It is not here in a clone that has the last commits only.
-    """
-    command = ["git", "rev-list", "--count", f"{commit}..HEAD", "--", "../../shardwrite"]
-    try:
-        done = subprocess.run(command, cwd=HERE, check=False, capture_output=True, text=True)
-    except FileNotFoundError:  # no git
-        return None
-    return int(done.stdout) if done.returncode == 0 else None
+    """How many changes of the package came after a commit; None if the commit is not here."""
+    return commits.n_changes(commit, "shardwrite")
 
 
 def bound(row: Row, results: list[dict[str, Any]], of: list[Numbers]) -> str:
@@ -647,12 +640,11 @@ def table() -> str:
             for pair in result["numbers"]["redone"]
             if "killed 20" in row.name
         ]:
-            kills = ", ".join(f"{again} ({most})" for again, most in redone)
+            again, most = (sorted(numbers) for numbers in zip(*redone, strict=True))
             head = row.name[0].upper() + row.name[1:]
-            costs += [
-                "",
-                f"{head}: shards written again after each kill, and in brackets the most that this may be: {kills}.",
-            ]
+            times = f"{again[0]} to {again[-1]} shards, and half of the times at most {median_low(again)}"
+            allowed = f"It may be {most[0]}" + (f" to {most[-1]}" if most[0] < most[-1] else "")
+            costs += ["", f"{head}: a kill had {times} written again. {allowed}."]
     return "\n".join(lines + costs + crash_test())
 
 

@@ -226,7 +226,7 @@ def judge(case: Case, path: Path, acked: set[int], *, is_done: bool) -> None:
         return
     array = seams.array_at(path, metadata)
     for rank, box in oracle.shard_boxes(metadata).items():
-        found, wanted = array.read(box), WANTED[box.slices]
+        found, wanted = array.read_box(box), WANTED[box.slices]
         if rank in acked and not (found == wanted).all():
             case.lost += 1
         assert (found == wanted).all() or (found == 0).all(), f"shard {rank} is torn"

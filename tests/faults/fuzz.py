@@ -787,7 +787,7 @@ class Worker:
         for path in sorted(shards.intersection(altered)):
             box = box_of(array, os.path.relpath(path, root / scene.array))
             try:
-                found = array.read(box)
+                found = array.read_box(box)
             except ShardwriteError as error:
                 return f"{path} cannot be read any more: {error}"
             if not ((found == expected[0][box.slices]) | (found == expected[1][box.slices])).all():

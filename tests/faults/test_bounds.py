@@ -202,6 +202,7 @@ def test_a_group_whose_metadata_is_a_pipe(tmp_path, source):
         source.to_sharded_zarr(tmp_path / "g", name="b", **KEYWORDS)
 
 
+@pytest.mark.long
 def test_documents_that_are_bombs(path):
     """Nested without end, and with more values than fit memory; a limit that is raised lets them
     pass."""

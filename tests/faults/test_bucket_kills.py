@@ -18,7 +18,7 @@ from harness import summary_of
     ("server", "operations", "n_kills"),
     [
         ("moto", ["new", "region", "stream"], 3),
-        ("seaweed", ["new", "region", "stream"], 3),
+        pytest.param("seaweed", ["new", "region", "stream"], 3, marks=pytest.mark.campaign),
         ("moto", ["several", "several again"], 3),
     ],
     ids=["moto", "seaweed", "several arrays"],

@@ -95,6 +95,7 @@ def test_a_release_refuses_old_rows(results, monkeypatch):
     assert not campaign.refused(most_changes=101)
 
 
+@pytest.mark.long
 def test_the_command_for_a_release_says_no_to_the_stored_rows():
     """As long as rows of the table have no count of what is left over."""
     command = [sys.executable, campaign.HERE / "campaign.py", "check", "--most-changes", "0"]

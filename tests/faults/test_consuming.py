@@ -66,6 +66,7 @@ def fail_at(tmp_path, monkeypatch, effects, shards) -> int:
     return n_reached
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", some([2, (3, 1)], 2))
 def test_every_13th_call_fails(tmp_path, monkeypatch, shards):
     assert fail_at(tmp_path, monkeypatch, range(3, 230, 13), shards) >= 15

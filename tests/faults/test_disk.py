@@ -231,6 +231,7 @@ def test_the_disk_is_full_under_an_adoption(mounted, n_pages):
     assert (home / "a.h5").read_bytes() == before
 
 
+@pytest.mark.long
 @needs_root
 def test_there_are_no_inodes(tmp_path, mounted):
     disk, remount = mounted
@@ -373,6 +374,7 @@ def test_a_source_runs_out_of_memory(tmp_path):
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
 
 
+@pytest.mark.long
 def test_a_process_may_have_no_more_memory(tmp_path):
     script = f"""
 import resource, sys

@@ -51,6 +51,7 @@ def run(tmp_path, *arguments):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", some(OPERATIONS, "shard and consume"))
 def test_the_same_call_again_leaves_nothing(tmp_path, operation):
     """Before some effects in the middle, and before each of the last ones."""
@@ -60,6 +61,7 @@ def test_the_same_call_again_leaves_nothing(tmp_path, operation):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("half", range(2))
 def test_every_operation(tmp_path, half):
@@ -124,6 +126,7 @@ def test_probing_brings_no_run_back_that_has_ended(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["zarr.json"]
 
 
+@pytest.mark.long
 def test_a_run_is_no_draft_because_whoever_began_it_is_gone(tmp_path):
     """Others work on a run that a process began which has ended since: parts, resumed jobs."""
     path = tmp_path / "x"

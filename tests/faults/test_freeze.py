@@ -20,6 +20,7 @@ def run(tmp_path, *arguments):
     return found["summary"], found["freezes"]
 
 
+@pytest.mark.long
 def test_a_sample_of_freezes(tmp_path):
     summary, freezes = run(tmp_path, "--freezes", "9", "--seed", "3")
     assert summary["freezes"] >= 8

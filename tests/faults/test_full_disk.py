@@ -33,6 +33,7 @@ def run(tmp_path, filesystem, n_cases, **how):
     return found
 
 
+@pytest.mark.long
 def test_the_disk_becomes_full_under_every_sixth_operation(tmp_path):
     kinds = full_disk.KINDS[1::6]
     assert run(tmp_path, "tmpfs", len(kinds), seed=1, kinds=kinds)["raised"] >= len(kinds) // 3
@@ -41,7 +42,12 @@ def test_the_disk_becomes_full_under_every_sixth_operation(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("filesystem", "first", "seed"), [("ext4", 0, 4), ("xfs", 1, 4), ("ext2", 2, 6)]
+    ("filesystem", "first", "seed"),
+    [
+        ("ext4", 0, 4),
+        pytest.param("xfs", 1, 4, marks=pytest.mark.campaign),
+        pytest.param("ext2", 2, 6, marks=pytest.mark.campaign),
+    ],
 )
 def test_the_disk_becomes_full_under_operations(tmp_path, filesystem, first, seed):
     """Each operation on one of the file systems; the campaign takes all of them on each."""

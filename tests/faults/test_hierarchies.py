@@ -12,6 +12,7 @@ import hierarchies
 from tiers import some
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", some(hierarchies.KINDS, "tree"))
 def test_kills_of_a_hierarchy(kind):
     found = hierarchies.kill_many(kind, n_arrays=6, n_kills=3, seed=1)
@@ -20,6 +21,7 @@ def test_kills_of_a_hierarchy(kind):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", hierarchies.KINDS)
 def test_many_kills_of_a_hierarchy(kind):
     found = hierarchies.kill_many(kind, n_arrays=9, n_kills=9, seed=2)

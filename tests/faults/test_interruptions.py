@@ -31,6 +31,7 @@ def run(tmp_path, fault, filesystem, n_cases, seed, kinds=interruptions.KINDS):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", some(interruptions.FAULTS, interruptions.FAULTS[0]))
 def test_a_strike_under_every_fourth_operation(tmp_path, fault):
     kinds = interruptions.KINDS[2 * interruptions.FAULTS.index(fault) :: 4]
@@ -69,6 +70,7 @@ def test_power_cuts_under_conversions(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("fault", "filesystem"), [("cut", "ext4"), ("cut", "xfs"), ("kill", "ext4")]

@@ -130,6 +130,7 @@ def test_another_plan_is_refused_with_the_difference_and_restart_takes_it_away(t
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
 
 
+@pytest.mark.long
 def test_the_same_plan_in_two_processes_at_once(tmp_path):
     gate, thread, outcome = running(tmp_path / "x", source_id="a")
     result = write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
@@ -140,6 +141,7 @@ def test_the_same_plan_in_two_processes_at_once(tmp_path):
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
 
 
+@pytest.mark.long
 def test_many_processes_write_one_plan(tmp_path):
     """All begin within milliseconds of each other, a few times: nobody takes a writer that has just
     come for a dead one."""
@@ -236,6 +238,7 @@ def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch, 
         write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b")
 
 
+@pytest.mark.long
 def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_path):
     """It died on another host, a moment ago."""
     interrupted(tmp_path / "x")
@@ -419,6 +422,7 @@ def test_lease_times_are_a_setting(tmp_path):
             time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_lease_times_can_be_set_in_the_environment():
     script = "import seams; print(seams.lease_times())"
     environment = {
@@ -464,6 +468,7 @@ def test_a_lease_is_judged_by_the_time_that_it_says(tmp_path, ttl, lives):
     assert seams.is_held(run) == lives
 
 
+@pytest.mark.long
 def test_a_killed_holder_is_taken_over(tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, os, shardwrite;"

@@ -35,6 +35,7 @@ def run(tmp_path, *arguments, script=SCRIPT):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", some(OPERATIONS, "append in place"))
 def test_the_list_never_lacks_a_chunk(tmp_path, operation):
     """Before some effects, and before the last ones, in which the list becomes exact.
@@ -46,7 +47,9 @@ def test_the_list_never_lacks_a_chunk(tmp_path, operation):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(n, marks=pytest.mark.campaign) for n in (1, 2, 3))]
+)
 def test_effects_of_every_operation(tmp_path, share):
     """Before some effects of each, in four shares; the campaign takes every effect."""
     names = [

@@ -407,6 +407,7 @@ def states(machine, path):
     yield "update ended"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", some([User(0, 0), NOBODY], NOBODY), ids=["owner", "nobody"])
 def test_commands_that_look_change_nothing(machine, place, reader):
     path = directory(place / "data", 0o755) / NAME

@@ -63,6 +63,7 @@ def test_no_acknowledged_shard_is_lost(cuts):
     check(cuts("ext4", "full", 6))
 
 
+@pytest.mark.long
 def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
     """A control: without barriers ext4 flushes nothing, so even what was synced is only in the
     drive's cache."""

@@ -149,6 +149,7 @@ def check_hammered(directory, strategy, seconds):
         assert met["errors"] < met["reads"] / 10, met
 
 
+@pytest.mark.long
 def test_nobody_reads_a_wrong_value_during_updates(tmp_path):
     check_hammered(tmp_path, "FixedOrder(in_place=True)", 1.5)
 

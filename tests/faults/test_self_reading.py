@@ -36,7 +36,7 @@ def test_every_call_with_every_strategy(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("where", ["workers", "moto"])
+@pytest.mark.parametrize("where", ["workers", pytest.param("moto", marks=pytest.mark.campaign)])
 def test_killed_on_workers_and_in_a_bucket(tmp_path, where):
     if where == "moto":
         pytest.importorskip("moto.server", reason="moto is not installed")

@@ -132,6 +132,7 @@ def test_drain(tmp_path, start, where):
     finish(tmp_path, start, len(acked))
 
 
+@pytest.mark.long
 def test_a_second_request_abandons(tmp_path, start):
     process = start(pause=5)
     while not list(tmp_path.glob("x.shardwrite/run-*/parts-*")):

@@ -224,6 +224,7 @@ def run(n_runs, n_steps):
         )
 
 
+@pytest.mark.long
 def test_any_sequence():
     run(2, 20)
 

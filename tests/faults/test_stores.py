@@ -196,6 +196,7 @@ def test_an_interruption_at_every_effect(work, after):
         check_end(memory, beside, WORK[work][2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", some_of(WORK, "update by appending"))
 def test_a_passing_error_at_every_effect(work):
     """Shards are tried again by the task; where a document fails, the same call goes on."""

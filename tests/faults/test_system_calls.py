@@ -28,6 +28,7 @@ def run(shim, tmp_path, script, *arguments):
     return summary
 
 
+@pytest.mark.long
 def test_a_sample_of_failing_calls(shim, tmp_path):
     few = ["--share", "0.05", "--every", "36"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "3")
@@ -50,11 +51,16 @@ def test_a_failed_sync_is_not_called_again(shim, tmp_path):
 @pytest.mark.parametrize(
     "calls",
     [
-        ["open", "fsync-directory"],
         ["write", "fsync"],
-        ["close", "rename", "link", "mkdir"],
-        ["unlink", "rmdir"],
-        LOOKS,
+        *(
+            pytest.param(calls, marks=pytest.mark.campaign)
+            for calls in (
+                ["open", "fsync-directory"],
+                ["close", "rename", "link", "mkdir"],
+                ["unlink", "rmdir"],
+                LOOKS,
+            )
+        ),
     ],
     ids=" ".join,
 )
@@ -83,7 +89,7 @@ def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
 @pytest.mark.parametrize(
     "operation",
     [
-        name
+        pytest.param(name, marks=[] if name in failing_updates.STREAMS else pytest.mark.campaign)
         for name in (*failing_updates.UPDATES, *failing_updates.STREAMS)
         if name not in failing_updates.WITHOUT_SHARDS
     ],

@@ -327,11 +327,13 @@ def run(machine, n_runs, n_steps):
         )
 
 
+@pytest.mark.long
 def test_any_sequence_of_updates():
     run(Updates, 2, 15)
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(2))
 def test_many_sequences_of_updates(part):

@@ -90,6 +90,7 @@ EDGES = [
 numbers = st.one_of(st.sampled_from(EDGES), st.integers(0, 120), st.integers(0, MAX))
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(
     st.lists(st.tuples(numbers, numbers), max_size=6),
@@ -107,6 +108,7 @@ def test_check_equals_oracle_on_random_tables(rows, shard_nbytes, index_nbytes, 
     agrees_with_oracle(rows, shard_nbytes, span)
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=5), st.booleans())
 def test_check_equals_oracle_on_small_tables(rows, at_start):
@@ -285,6 +287,7 @@ def test_zeroed_index_without_checksum_names_no_bytes():
     assert IndexCodec([LITTLE], GRID, "end").decode(bytes(16 * N), 16 * N + 50).used_nbytes == 0
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(st.binary(min_size=16 * 3, max_size=16 * 3), st.integers(48, 10**6))
 def test_random_bytes_never_give_a_chunk_out_of_bounds(data, shard_nbytes):

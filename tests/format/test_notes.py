@@ -15,6 +15,7 @@ ATTRIBUTES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @given(ATTRIBUTES)
 def test_there_and_back(attributes):
     there = with_note(attributes)

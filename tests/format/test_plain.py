@@ -59,6 +59,7 @@ def options_of(n_axes):
     )
 
 
+@pytest.mark.long
 @given(data=st.data(), n_axes=st.integers(0, 2))
 def test_a_plain_document_is_that_of_zarr_python(data, n_axes):
     others = [">i4", "longdouble", "S3", "M8[s]"]

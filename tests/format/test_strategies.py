@@ -112,6 +112,7 @@ def test_append_only_follows_the_units(grid):
     assert AppendOnly().sequence(grid, []).tolist() == []
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     st.lists(st.integers(-1, 2**40), max_size=40),
@@ -146,6 +147,7 @@ def stored(sizes, generator, *, is_checked=True):
 SMALL = st.lists(st.sampled_from([-1, 1, 2, 3, 4]), min_size=12, max_size=12)
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(SMALL, SMALL, st.sampled_from([0, 7]), st.randoms(use_true_random=False))
 def test_no_chunk_begins_where_another_began_in_the_shard_that_is_replaced(

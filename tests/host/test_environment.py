@@ -40,6 +40,7 @@ def environment_of_worker():
     return found, kept
 
 
+@pytest.mark.long
 def test_workers_keep_what_they_free_and_schedulers_few_messages():
     before = copy.deepcopy(dask.config.config)
     found, kept = environment_of_worker()
@@ -51,6 +52,7 @@ def test_workers_keep_what_they_free_and_schedulers_few_messages():
     assert dask.config.config == before
 
 
+@pytest.mark.long
 def test_what_the_environment_says_holds(monkeypatch):
     monkeypatch.setenv(NAME, "12345")
     monkeypatch.setenv("DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH", "77")

@@ -74,6 +74,7 @@ def check_only_what_came_after_the_baseline():
     assert before.all()
 
 
+@pytest.mark.long
 @on_linux
 def test_mapped_pages_do_not_count(tmp_path):
     in_a_process_of_its_own(check_mapped_pages, tmp_path / "mapped")
@@ -89,6 +90,7 @@ def check_mapped_pages(path):
     assert resources.peak_memory_nbytes("mapped") < 16 * MIB
 
 
+@pytest.mark.long
 @on_linux
 def test_a_process_that_came_later_counts_what_its_first_task_holds():
     in_a_process_of_its_own(check_a_process_that_came_later)
@@ -101,6 +103,7 @@ def check_a_process_that_came_later():
     assert 40 * MIB < resources.peak_memory_nbytes("late") < 56 * MIB
 
 
+@pytest.mark.long
 def test_runs_that_are_long_over_are_forgotten():
     for number in range(resources._MOST_RUNS + 10):
         resources.watch_memory(f"run {number}")
@@ -108,6 +111,7 @@ def test_runs_that_are_long_over_are_forgotten():
     assert f"run {resources._MOST_RUNS + 9}" in resources._watched
 
 
+@pytest.mark.long
 @on_linux
 def test_it_is_what_the_system_calls_anonymous():
     status = Path("/proc/self/status").read_text()

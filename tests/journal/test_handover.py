@@ -605,6 +605,7 @@ def test_a_graph_that_is_computed_later(path):
     check(path, NEW)
 
 
+@pytest.mark.long
 def test_two_worker_processes(path):
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,

@@ -68,6 +68,7 @@ def until_the_first_commit(operations):
     return operations[: looks[1]]
 
 
+@pytest.mark.long
 def test_a_join_takes_ten_operations_however_many_others_there_are(tmp_path, x, operations):
     path = prepared(x, tmp_path / "x")
     for index in range(3):
@@ -91,6 +92,7 @@ def test_a_part_names_nothing_of_other_parts(tmp_path, x, operations):
     assert not [name for _, name in operations if f"in-{N_PARTS}-parts/0" in name]
 
 
+@pytest.mark.long
 def test_the_second_attempt_at_a_part_reads_its_own_journal_only(tmp_path, x, operations):
     path = prepared(x, tmp_path / "x")
     for index in range(20):
@@ -103,6 +105,7 @@ def test_the_second_attempt_at_a_part_reads_its_own_journal_only(tmp_path, x, op
     }
 
 
+@pytest.mark.long
 def test_finalize_reads_all_parts(tmp_path, x):
     path = prepared(x, tmp_path / "x")
     for index in range(N_PARTS - 1):

@@ -68,14 +68,14 @@ def packages(names, cache):
     return into
 
 
-def python_with(name, cache, *needed):
+def python_with(name, cache, *needed, python=sys.executable):
     """A Python in an environment of its own, with what `uv pip install` is told to install."""
     into = Path(cache.mkdir("neighbours")) / name
     with alone(into):
         if not (into / "done").exists():
             env = environ()
             try:
-                uv("venv", "--quiet", "--clear", "--python", sys.executable, into, env=env)
+                uv("venv", "--quiet", "--clear", "--python", python, into, env=env)
                 at = ("--quiet", "--python", into / "bin/python")
                 uv("pip", "install", *at, *needed, env=env)
             except SystemExit as ended:

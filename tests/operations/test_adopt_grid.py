@@ -143,6 +143,7 @@ def test_the_command(tmp_path):
     check(tmp_path / "x")
 
 
+@pytest.mark.long
 def test_random_grids(tmp_path):
     """Any number of axes, files and chunks; the values are those of one file with all of them."""
     rng = np.random.default_rng(3)

@@ -158,6 +158,7 @@ def test_what_is_refused_before_anything_happens(tmp_path):
         again(src, dst)
 
 
+@pytest.mark.long
 def test_one_conversion_at_a_time(tmp_path):
     """Neither of an array in a hierarchy that is consumed, nor the other way round."""
     src, dst = tree(tmp_path / "a", is_consolidated=False), tmp_path / "b"

@@ -176,7 +176,7 @@ DRAWN = given(
     checksum=st.sampled_from([None, True, False]),
     check=st.booleans(),
 )
-test_round_trips = tried(20, DRAWN, check_round_trips)
+test_round_trips = tried(8, DRAWN, check_round_trips)
 test_more_round_trips = pytest.mark.long(tried(60, DRAWN, check_round_trips))
 
 
@@ -432,6 +432,7 @@ def test_another_array_is_replaced_only_with_mode_w(tmp_path):
     same(open_sharded(tmp_path / "b")[...], values)
 
 
+@pytest.mark.long
 def test_a_source_that_changes_meanwhile_is_an_error(tmp_path, monkeypatch):
     a = tmp_path / "a"
     da.arange(64).to_sharded_zarr(a, shards=8, chunks=1)

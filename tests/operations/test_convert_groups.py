@@ -193,6 +193,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.long
 def test_killed_and_called_again(tmp_path):
     """Before some rename, which makes a document or a shard visible."""
     make(tmp_path / "h")

@@ -149,6 +149,7 @@ def test_what_is_decoded(tmp_path, name):
     assert shardwrite.verify(tmp_path / "b", against=src).is_good
 
 
+@pytest.mark.long
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )

@@ -117,7 +117,7 @@ def check_round_trips(data):
 
 
 DRAWN = given(st.data())
-test_round_trips = tried(15, DRAWN, check_round_trips)
+test_round_trips = tried(8, DRAWN, check_round_trips)
 test_more_round_trips = pytest.mark.long(tried(60, DRAWN, check_round_trips))
 
 

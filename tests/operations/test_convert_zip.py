@@ -245,6 +245,7 @@ def test_a_header_of_another_name(tmp_path):
         shardwrite.shard(path, tmp_path / "out", 2)
 
 
+@pytest.mark.long
 def test_stored_and_deflated_bombs(tmp_path):
     fill(tmp_path / "x")
     document = (tmp_path / "x/g/x/zarr.json").read_bytes()
@@ -302,6 +303,7 @@ def test_files_that_are_not_whole(tmp_path):
     assert shardwrite.shard(tmp_path / "open.zip", tmp_path / "out", 2).n_chunks_copied == 11
 
 
+@pytest.mark.long
 def test_any_damage_is_an_error_or_is_not_seen(tmp_path):
     """No mutant is anything but read in full or refused by a typed error."""
     rng, n_refused = random.Random(0), 0
@@ -324,6 +326,7 @@ def test_any_damage_is_an_error_or_is_not_seen(tmp_path):
     assert n_refused > 15
 
 
+@pytest.mark.long
 def test_ranges_of_what_was_deflated():
     rng = np.random.default_rng(0)
     for n in (0, 1, 100_000, 12_000_000):
@@ -354,6 +357,7 @@ def test_ranges_of_what_was_deflated():
                 wrong.read(0, 0)
 
 
+@pytest.mark.long
 def test_processes_and_a_file_that_changes(tmp_path, monkeypatch):
     import dask
 

@@ -169,6 +169,7 @@ def test_processes_at_once_and_one_of_them_killed(tmp_path, sharding):
     check(z, root, tmp_path, sharding=sharding)
 
 
+@pytest.mark.long
 def test_what_has_no_such_chunks_is_refused(tmp_path):
     """The remedy is carried out."""
     z, root = written_by_zarr(tmp_path / "z"), tmp_path / "v"

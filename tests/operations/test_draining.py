@@ -219,6 +219,7 @@ def test_a_stream(tmp_path):
     assert shardwrite.open_sharded(tmp_path / "x").shape == (16, 48)
 
 
+@pytest.mark.long
 def test_workers_that_are_asked_to_stop(tmp_path, x):
     """The client is not; all else goes on, and the end tells what is missing."""
     with (

@@ -59,6 +59,7 @@ OPERATIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_no_change_of_a_list_is_lost(tmp_path, group, monkeypatch, name):
     """Another writer enters its array right before a list is replaced that was made without it."""
@@ -323,6 +324,7 @@ SHARED = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users: needs root")
 def test_a_killed_user_is_in_the_way_of_no_other_user_of_the_group(public):
     for name in ("warm", "g"):

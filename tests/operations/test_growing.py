@@ -33,6 +33,7 @@ def n_files(path):
     return sum(p.is_file() for p in (path / "c").rglob("*"))
 
 
+@pytest.mark.long
 def test_beside_a_simulation(tmp_path):
     src, dst = tmp_path / "a", tmp_path / "b"
     array, expected = simulation(src), {0: 0, 1: 0, 3: 1, 4: 1, 5: 2, 9: 4, 10: 4}

@@ -60,6 +60,7 @@ def test_a_downloaded_file_is_read_only_too(tmp_path):
     assert (tmp_path / "copy" / SHARD).read_bytes() == (source / SHARD).read_bytes()
 
 
+@pytest.mark.long
 def test_a_downloaded_array_stays_one_of_files(tmp_path):
     """The receipt of a download does not tell, so a shard beside the missing one does."""
     values = VALUES.copy()
@@ -260,6 +261,7 @@ def test_another_dataset_does_not_become_the_arrays(tmp_path, change):
     assert len(done.warnings) == 1
 
 
+@pytest.mark.long
 def test_a_salvage_by_the_journal_cuts_no_file(tmp_path):
     path, x = tmp_path / "x", da.from_array(VALUES, chunks=(4, 6))
     plan = shardwrite.plan(x, shards=(4, 6), chunks=(2, 3), strategy="hdf5")

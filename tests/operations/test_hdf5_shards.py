@@ -196,6 +196,7 @@ def test_other_numbers_of_axes(tmp_path, n_axes):
             np.testing.assert_array_equal(opened["data"][...], in_shard(x, index, (4,) * n_axes))
 
 
+@pytest.mark.long
 def test_an_index_larger_than_the_smallest_user_block(tmp_path):
     x = np.arange(1, 64 * 64 + 1, dtype="u4").reshape(64, 64)
     da.from_array(x).to_sharded_zarr(
@@ -495,6 +496,7 @@ def test_an_array_is_converted_without_decoding(tmp_path):
     check_zarr(tmp_path / "x", x)
 
 
+@pytest.mark.long
 def test_shards_are_converted_to_files_and_back(tmp_path):
     x = values("f4", 0)
     write(tmp_path / "plain", x, compressors=[ZSTD], strategy="morton")
@@ -672,6 +674,7 @@ def test_the_estimate_counts_what_a_task_holds():
         assert plain + around < hdf5 < plain + 2 * around
 
 
+@pytest.mark.long
 def test_what_stands_around_the_chunks_is_bounded(tmp_path):
     from shardwrite.hdf5.format import describe
 
@@ -693,6 +696,7 @@ def test_what_stands_around_the_chunks_is_bounded(tmp_path):
             assert around <= describe(metadata, Hdf5()).most_overhead_nbytes <= 12 * around + 9000
 
 
+@pytest.mark.long
 def test_threads_share_the_lock_of_h5py(tmp_path):
     """Layouts of many files at a time, while other threads use h5py, too."""
     stop = threading.Event()
@@ -784,6 +788,7 @@ def test_parts_and_staged_plans_write_the_same_files(tmp_path):
     assert receipts
 
 
+@pytest.mark.long
 def test_a_dataset_that_is_open_with_the_same_filter(tmp_path):
     """HDF5 does not give up a filter that is in use, such as that of the source."""
     script = f"""

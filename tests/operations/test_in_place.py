@@ -190,6 +190,7 @@ def stop(*_):
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_nothing_else_writes_meanwhile(tmp_path):
     """Once a conversion has begun, others are refused until it has ended, though its process died."""
     path = hierarchy(tmp_path / "all.zarr", 3)

@@ -144,6 +144,7 @@ def test_what_was_replaced_is_not_read_for_shards_that_are_lost(tmp_path, level)
     np.testing.assert_array_equal(zarr.open_array(paths[0])[...], -VALUES)
 
 
+@pytest.mark.long
 def test_no_task_writes_while_arrays_change_places(tmp_path):
     paths = [tmp_path / "r" / "a", tmp_path / "r" / "b"]
     zarr.create_group(tmp_path / "r")

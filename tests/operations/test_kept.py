@@ -206,6 +206,7 @@ def test_mode_w_replaces_what_was_changed(path):
     check(path)
 
 
+@pytest.mark.long
 def test_updates_are_done_only_if_what_they_wrote_is_there(path):
     where, wanted = (slice(4, 8), slice(4, 10)), VALUES.copy()
     wanted[where] = 7
@@ -231,6 +232,7 @@ def test_updates_are_done_only_if_what_they_wrote_is_there(path):
     check(path, wanted)
 
 
+@pytest.mark.long
 def test_the_second_of_a_b_a_is_not_taken_for_done(path):
     where, wanted = (slice(2, 6), slice(2, 6)), VALUES.copy()
     for value in (7, 8, 7, 8):

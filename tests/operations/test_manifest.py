@@ -213,6 +213,7 @@ def test_a_list_that_is_wrong_in_the_source_is_right_in_what_is_made(tmp_path):
     assert check(tmp_path / "b") == ["-1.5", "-1.6"]
 
 
+@pytest.mark.long
 def test_a_hierarchy_and_its_parts(tmp_path):
     group = tmp_path / "g"
     for name, n in (("x", 1), ("inner/y", 2)):

@@ -266,6 +266,7 @@ def test_scales_are_decoded_on_their_way(tmp_path, options):
     assert made.arrays[0].n_chunks == kept
 
 
+@pytest.mark.long
 def test_parts_of_a_conversion_of_a_scale(tmp_path):
     shardwrite.to_precomputed(VALUES, tmp_path / "v", **NEW)
     scale, path = tmp_path / "v" / KEY, tmp_path / "z"

@@ -192,6 +192,7 @@ def test_blocks_and_quality(tmp_path):
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.long
 def test_channels(tmp_path):
     pytest.importorskip("simplejpeg")
     rgb = np.stack([IMAGE, IMAGE // 2, 255 - IMAGE])

@@ -278,6 +278,7 @@ def test_every_other_call_refuses(call, path):
     refused(lambda: CALLS[call](da.from_zarr(path), path), path.parent, message)
 
 
+@pytest.mark.long
 def test_a_finished_call_with_a_source_id_is_not_made_twice(path):
     x = da.from_zarr(path) + 1
     for _ in range(2):
@@ -288,6 +289,7 @@ def test_a_finished_call_with_a_source_id_is_not_made_twice(path):
         shardwrite.write_region(x, path, ..., source_id="once")
 
 
+@pytest.mark.long
 def test_a_function_that_nobody_can_see_into(path):
     at = str(path)
 
@@ -333,6 +335,7 @@ def test_values_that_do_not_fit_on_the_disk(path, monkeypatch):
     assert contents(path.parent) == before
 
 
+@pytest.mark.long
 def test_the_patch_and_the_command_line(path):
     x = da.from_zarr(path)
     with patch_dask():
@@ -368,6 +371,7 @@ def test_in_memory_and_with_a_view_of_the_store():
     } | {"zarr.json"}
 
 
+@pytest.mark.long
 def test_in_the_memory_of_fsspec():
     url = "memory://reads-what-it-changes/x.zarr"
     shardwrite.to_sharded_zarr(VALUES, url, **SIZES)
@@ -382,6 +386,7 @@ def test_in_the_memory_of_fsspec():
     np.testing.assert_array_equal(zarr.open_array(url)[...], VALUES)
 
 
+@pytest.mark.long
 def test_a_file_of_hdf5_that_is_a_shard(tmp_path):
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "x"
@@ -396,6 +401,7 @@ def test_a_file_of_hdf5_that_is_a_shard(tmp_path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES)
 
 
+@pytest.mark.long
 def test_an_array_beside_or_below_a_similar_name_is_no_reader(path, tmp_path):
     shardwrite.to_sharded_zarr(VALUES, tmp_path / "group" / "x2", **SIZES)
     shardwrite.write_region(da.from_zarr(tmp_path / "group" / "x2") + 1, path, ...)
@@ -403,6 +409,7 @@ def test_an_array_beside_or_below_a_similar_name_is_no_reader(path, tmp_path):
     np.testing.assert_array_equal(zarr.open_array(path.parent / "x2")[...], VALUES + 1)
 
 
+@pytest.mark.long
 def test_by_another_array(path):
     """Write the source to another path, and then that array into this one; the same call goes on."""
     for _ in range(2):  # the second time, it is as if the first was interrupted

@@ -118,6 +118,7 @@ def test_a_state_of_which_a_part_is_lost(tmp_path, gone):
     check(path)
 
 
+@pytest.mark.long
 def test_one_of_the_arrays_of_a_run(tmp_path):
     """All of them have lost their state, and each is recovered by a call of its own."""
     root, names = tmp_path / "root", ["a", "b"]
@@ -188,6 +189,7 @@ def test_bad_shards(tmp_path):
     check(path)
 
 
+@pytest.mark.long
 def test_a_recovery_that_is_interrupted(tmp_path):
     """What was found is in the journal. So the call that writes the array goes on, too."""
     path = tmp_path / "x"

@@ -320,6 +320,7 @@ def test_waste_is_bounded_counted_and_compacted(path):
     assert shardwrite.compact(path, above=0.01).n_rewritten == 0
 
 
+@pytest.mark.long
 def test_compaction_halves_an_array_of_half_waste(path):
     before = (path / "c/0/0").stat().st_size * 4
     da.from_array(values((64, 64), 5), chunks=32).to_sharded_zarr(
@@ -360,6 +361,7 @@ def test_a_compaction_takes_what_is_written_until_it_begins(path, monkeypatch):
     assert shardwrite.verify(path, deep=True).is_good
 
 
+@pytest.mark.long
 def test_a_compaction_that_fails_says_where_and_why(path, monkeypatch):
     da.from_array(values((16, 64), 5)).to_sharded_zarr(
         path, region=(slice(0, 16), slice(0, 64)), strategy=AppendOnly()
@@ -474,6 +476,7 @@ def living(run_path):
     seams.forge_lease(run_path, **seams.ELSEWHERE, pid=4242, job="SLURM_JOB_ID=7")
 
 
+@pytest.mark.long
 def test_updates_that_share_a_shard_wait_for_each_other(path):
     def stops(block):
         raise InterruptedError("told to")

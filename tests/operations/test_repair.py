@@ -119,6 +119,7 @@ def test_only_what_is_bad_is_written_again(path, a):
     assert da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **LAYOUT).n_resumed_shards == 16
 
 
+@pytest.mark.long
 def test_an_interrupted_repair_goes_on(path, a):
     bad = damage(path)
     flag = path.with_name("fail")
@@ -227,6 +228,7 @@ def test_a_shard_that_another_program_writes_during_a_salvage_is_left_alone(
     assert not seams.state_beside(path).exists()
 
 
+@pytest.mark.long
 def test_an_update_beside_a_salvage_that_died(path, a):
     """Nobody can go on with the salvage, so nothing has to be given up by hand."""
     appended(path, "c/1/2")
@@ -243,6 +245,7 @@ def test_an_update_beside_a_salvage_that_died(path, a):
     assert shardwrite.verify(path, deep=True).is_good
 
 
+@pytest.mark.long
 def test_a_salvage_leaves_an_update_alone_that_has_not_ended(path, a):
     appended(path, "c/1/2")
     region = (slice(16, 32), slice(0, 64))
@@ -260,6 +263,7 @@ def test_a_salvage_leaves_an_update_alone_that_has_not_ended(path, a):
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[region], a[region])
 
 
+@pytest.mark.long
 def test_a_salvage_and_a_repair_at_once(path, a):
     good, bad = appended(path, "c/1/2"), damage(path)
     done = shardwrite.repair(path, da.from_array(a, chunks=20), scan=True)

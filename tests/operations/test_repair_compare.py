@@ -155,6 +155,7 @@ def test_a_repair_that_was_killed_looks_anew(path, a, tmp_path, again):
     assert not seams.state_beside(path).exists()
 
 
+@pytest.mark.long
 def test_a_torn_shard_that_the_killed_repair_had_written(path, a, tmp_path):
     """The journal says that it was written, and it is bad again."""
     x = da.from_array(a, chunks=16, name="named")
@@ -188,6 +189,7 @@ def test_a_shard_that_an_update_writes_meanwhile_is_left_alone(path, a, monkeypa
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], wanted)
 
 
+@pytest.mark.long
 def test_a_store_of_zarr_that_is_no_directory(a):
     store = zarr.storage.MemoryStore()
     da.from_array(a, chunks=16).to_sharded_zarr(store, **LAYOUT)
@@ -197,6 +199,7 @@ def test_a_store_of_zarr_that_is_no_directory(a):
     np.testing.assert_array_equal(zarr.open_array(store)[...], a)
 
 
+@pytest.mark.long
 def test_shards_that_are_files_of_hdf5_stay_such_files(tmp_path, a):
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "x"
@@ -234,6 +237,7 @@ def test_there_must_be_a_source(path, a):
     assert shardwrite.repair(path, a, compare=True).is_done
 
 
+@pytest.mark.long
 def test_the_command(path, a, tmp_path):
     np.save(tmp_path / "a.npy", a)
     zarr.open_array(path)[20, 20] += 100

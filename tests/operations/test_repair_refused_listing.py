@@ -7,6 +7,7 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 
 import shardwrite
 from shardwrite import ShardwriteError, StoreError
@@ -14,6 +15,7 @@ from shardwrite import ShardwriteError, StoreError
 VALUES = np.arange(64.0).reshape(8, 8)
 
 
+@pytest.mark.long
 def test_each_listing_that_fails_is_a_typed_error(tmp_path, monkeypatch):
     shardwrite.to_sharded_zarr(VALUES, tmp_path / "own", shards=4, chunks=2)
     (tmp_path / "own/c/1/1").unlink()

@@ -135,6 +135,7 @@ def test_messages_name_both_ways(tmp_path, call):
         call(tmp_path / "x")
 
 
+@pytest.mark.long
 def test_an_array_that_is_being_replaced_is_not_converted(tmp_path):
     make(tmp_path / "x")
     fail(tmp_path / "x")

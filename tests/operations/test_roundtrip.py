@@ -57,6 +57,7 @@ def values(shape, dtype="int32"):
     return a
 
 
+@pytest.mark.long
 @quick
 @given(problems(), st.sampled_from(["8MB", None]))
 def test_any_chunking(tmp_path, problem, memory_limit):
@@ -89,7 +90,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(
     ("source", "memory_limit", "layout", "strategy"),
     [
-        pytest.param(*layout, strategy, marks=[pytest.mark.long] if (n + m) % 5 else [])
+        pytest.param(*layout, strategy, marks=[pytest.mark.long] if n + m else [])
         for n, layout in enumerate(LAYOUTS)
         for m, strategy in enumerate(STRATEGIES)
     ],
@@ -115,6 +116,7 @@ def test_every_layout(tmp_path, source, memory_limit, layout, strategy):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x"], "nothing is left beside the array"
 
 
+@pytest.mark.long
 def test_fixed_order_bytes_depend_on_the_data_only(tmp_path):
     a = np.random.default_rng(2).integers(0, 50, (128, 96, 80)).astype("u2")
     contents = []

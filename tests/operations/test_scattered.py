@@ -129,6 +129,7 @@ def test_the_plan_tells_the_scale_from_its_spool():
     assert (plan.n_shards, plan.gathering.n_shards) == (12, 8)
 
 
+@pytest.mark.long
 def test_a_call_that_was_interrupted_goes_on(tmp_path):
     root = tmp_path / "v"
     for phase in ("spooling", "gathering"):
@@ -153,6 +154,7 @@ def test_a_call_that_was_interrupted_goes_on(tmp_path):
     assert shards_in(root / KEY) == shards_in(tmp_path / "w" / KEY)
 
 
+@pytest.mark.long
 def test_a_call_that_was_interrupted_is_named(tmp_path):
     stop(tmp_path, "spooling")
     path = tmp_path / KEY
@@ -185,6 +187,7 @@ def test_an_interrupted_call_is_given_up(tmp_path, phase, by_command):
     check(root)
 
 
+@pytest.mark.long
 def test_a_call_that_starts_over(tmp_path):
     root = tmp_path / "v"
     stop(root, "gathering")
@@ -236,6 +239,7 @@ def test_a_lost_shard_is_written_again(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"info", KEY}
 
 
+@pytest.mark.long
 def test_a_lost_shard_of_the_spool_is_no_empty_one(tmp_path, monkeypatch):
     execute = shardwrite.volumes.hashed.execute
 
@@ -251,6 +255,7 @@ def test_a_lost_shard_of_the_spool_is_no_empty_one(tmp_path, monkeypatch):
     check(tmp_path)
 
 
+@pytest.mark.long
 def test_damage_is_found(tmp_path):
     write(tmp_path)
     shard = tmp_path / KEY / "3.shard"
@@ -300,6 +305,7 @@ def test_few_and_many_shards(tmp_path, shard_bits, axes):
     assert names == {3 if shard_bits else 0} or names == {1}
 
 
+@pytest.mark.long
 def test_into_a_bucket_and_to_a_directory(tmp_path):
     bucket = obstore.store.MemoryStore()
     stop(bucket, "gathering")
@@ -348,6 +354,7 @@ def test_each_shard_of_the_spool_is_opened_once_for_a_shard(tmp_path, monkeypatc
     assert len(opened) <= 8 * 12, "8 shards are gathered out of 12"
 
 
+@pytest.mark.long
 def test_values_are_compared(tmp_path):
     write(tmp_path, durability="none")
     path = tmp_path / KEY
@@ -447,6 +454,7 @@ def test_a_repair_that_was_interrupted(tmp_path, worse):
     assert not (tmp_path / SPOOL).exists()
 
 
+@pytest.mark.long
 def test_the_run_of_another_plan_is_found_before_anything_is_spooled(tmp_path):
     stop_now = {"sharding": "auto", "progress": lambda _: (_ for _ in ()).throw(Stop)}
     with dask.config.set(scheduler="sync"), pytest.raises(Stop):

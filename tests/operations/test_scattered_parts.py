@@ -107,6 +107,7 @@ def test_parts_make_what_one_call_makes(tmp_path, undisturbed, n_rounds):
     assert shardwrite.verify(root / KEY, deep=True, against=source()).is_good
 
 
+@pytest.mark.long
 def test_a_part_that_was_never_written_is_named(tmp_path, undisturbed):
     prepare(tmp_path)
     part(tmp_path, 0)
@@ -173,6 +174,7 @@ def test_one_call_and_parts_finish_each_other(tmp_path, undisturbed):
     check(tmp_path / "w", undisturbed, shardwrite.finalize(tmp_path / "w" / KEY))
 
 
+@pytest.mark.long
 def test_an_interrupted_call_that_gathers_is_finished_as_its_error_says(
     tmp_path, undisturbed, monkeypatch
 ):
@@ -197,6 +199,7 @@ def test_parts_are_given_up(tmp_path, n_rounds):
         part(tmp_path / "v", 0)
 
 
+@pytest.mark.long
 def test_a_damaged_spool_is_written_again(tmp_path, undisturbed):
     """Whoever finds the damage names the part, which mends it."""
     prepare(tmp_path)
@@ -297,6 +300,7 @@ def test_a_spool_that_goes_while_a_process_is_late(tmp_path, undisturbed, monkey
     check(tmp_path, undisturbed)
 
 
+@pytest.mark.long
 def test_memory_is_planned(tmp_path, monkeypatch):
     """More shards than a task holds open are gathered through memory."""
     assert plan().gathering is not None

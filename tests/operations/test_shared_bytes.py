@@ -68,7 +68,8 @@ def check(path, wanted, n_shared):
     assert report.unused_nbytes >= 0
 
 
-@pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("location", ["end", "start"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.label)
 def test_updates_change_the_chunks_that_they_touch_and_no_others(tmp_path, strategy, location):
     for compressors, touched in ((None, [0, 1]), ("auto", [1]), (None, [0, 1, 2]), (None, [7])):

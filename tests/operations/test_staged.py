@@ -137,6 +137,7 @@ def test_every_kind_of_values(values, tmp_path):
         np.testing.assert_array_equal(np.signbit(found), np.signbit(values[::-1]))
 
 
+@pytest.mark.long
 def test_codecs_that_lose_something_are_applied_once(tmp_path):
     path = tmp_path / "x"
     offset = {"name": "numcodecs.fixedscaleoffset"}
@@ -180,6 +181,7 @@ def test_a_flip_goes_on(strategy, path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES[::-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", [1, 2])
 def test_it_is_given_up_in_either_phase(phase, path):
     n_new = interrupt(path, phase)
@@ -192,6 +194,7 @@ def test_it_is_given_up_in_either_phase(phase, path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], before + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", [1, 2])
 def test_others_wait_for_it(phase, path):
     interrupt(path, phase)
@@ -206,6 +209,7 @@ def test_others_wait_for_it(phase, path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES + 1)
 
 
+@pytest.mark.long
 def test_it_keeps_others_off_only_its_shards(path):
     y = shardwrite.from_sharded_zarr(path)
     with interrupted_after(1) as progress:
@@ -218,6 +222,7 @@ def test_it_keeps_others_off_only_its_shards(path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["a shard", "the document", "all"])
 def test_values_that_are_gone_are_not_computed_again(damage, path):
     interrupt(path, 2)
@@ -254,6 +259,7 @@ def interrupt_swap(path):
         assert np.isin(found, np.union1d(VALUES, 2 * VALUES)).all()
 
 
+@pytest.mark.long
 def test_of_two_arrays_the_first_one_is_given_up(path):
     interrupt_swap(path)
     shardwrite.abandon(path)
@@ -270,6 +276,7 @@ def test_of_two_arrays_the_first_one_is_given_up(path):
     assert nothing_beside(path)
 
 
+@pytest.mark.long
 def test_of_two_arrays_the_second_one_is_given_up(path):
     """Its values are still there."""
     interrupt_swap(path)
@@ -280,6 +287,7 @@ def test_of_two_arrays_the_second_one_is_given_up(path):
     assert nothing_beside(path)
 
 
+@pytest.mark.long
 def test_one_update_of_several_is_not_made_alone(path):
     interrupt_swap(path)
     y = shardwrite.from_sharded_zarr(path.parent / "z") * 2
@@ -312,6 +320,7 @@ def test_runs_of_two_arrays_end_one_after_the_other(n_ended, durability, path, m
     assert nothing_beside(path)
 
 
+@pytest.mark.long
 def test_a_source_without_a_name_is_told(path):
     """Chunks alone tell which call it is."""
 
@@ -328,6 +337,7 @@ def test_a_source_without_a_name_is_told(path):
     np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES + 1)
 
 
+@pytest.mark.long
 def test_a_source_that_fails_leaves_the_array(path):
     y = shardwrite.from_sharded_zarr(path)
 
@@ -357,12 +367,14 @@ def test_wrong_input_begins_nothing(path):
     assert nothing_beside(path)
 
 
+@pytest.mark.long
 def test_a_function_is_told_of_the_shards_alone(path):
     told = []
     plus_one(path, progress=lambda report: told.extend(report.shards))
     assert sorted(told) == list(range(24))
 
 
+@pytest.mark.long
 def test_nobody_is_warned_in_vain(path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

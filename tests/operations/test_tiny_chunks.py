@@ -56,6 +56,7 @@ def test_one_shard_of_chunks_of_a_byte(tmp_path, new, n_chunks):
     )
 
 
+@pytest.mark.long
 def test_many_shards_of_tiny_chunks_make_no_large_batch(tmp_path):
     """In a batch of 2 MiB there would be room for 2**18 chunks in 64 shards."""
     new = {"shards": 2**12, "chunks": 1, "compressors": None}
@@ -73,6 +74,7 @@ def test_many_shards_of_tiny_chunks_make_no_large_batch(tmp_path):
     assert peak_nbytes(call) < plan.memory.total_nbytes + 2 * SLACK_NBYTES
 
 
+@pytest.mark.long
 def test_the_size_of_batches_does_not_change_the_bytes(tmp_path, monkeypatch):
     values = np.random.default_rng(0).integers(0, 3, (64, 48, 8)).astype("u1")
     x = da.from_array(values, chunks=(64, 48, 8))

@@ -152,6 +152,7 @@ def test_golden_bytes(tmp_path):
     assert no_litter(tmp_path)
 
 
+@pytest.mark.long
 def test_gzip_writes_no_time(tmp_path):
     source().to_precomputed(tmp_path / "a", **NEW)  # the method is the function
     time.sleep(1.1)
@@ -184,6 +185,7 @@ def bytes_of(root):
     return {path.name: path.read_bytes() for path in (root / "4_4_40").glob("*.shard")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shard_nbytes", ["1MB", "5MB"])
 def test_all_ways_to_cut_give_the_same_bytes(tmp_path, shard_nbytes):
     rng = np.random.default_rng(0)
@@ -239,6 +241,7 @@ def test_the_plan_tells_the_parameters():
     assert "minishard of 32 chunks" in str(small)
 
 
+@pytest.mark.long
 def test_axes_come_from_names(tmp_path):
     values = VALUES[..., np.newaxis].repeat(2, axis=-1)
     named = xr.DataArray(da.from_array(values, chunks=20), dims=("Z", "y", "x", "channel"))
@@ -248,6 +251,7 @@ def test_axes_come_from_names(tmp_path):
     assert found.shape == (2, *SIZE)
 
 
+@pytest.mark.long
 def test_scales_are_merged(tmp_path):
     root = tmp_path / "v"
     root.mkdir()
@@ -283,6 +287,7 @@ def test_scales_are_merged(tmp_path):
     assert no_litter(root)
 
 
+@pytest.mark.long
 def test_the_only_scale_is_removed_by_hand_and_written_again(tmp_path):
     """As the page on volumes says: its directory and its entry in ``info`` are removed."""
     root = tmp_path / "v"
@@ -299,6 +304,7 @@ def test_the_only_scale_is_removed_by_hand_and_written_again(tmp_path):
     assert no_litter(root)
 
 
+@pytest.mark.long
 def test_scales_that_end_at_once(tmp_path):
     """All of them are in the info in the end."""
 
@@ -345,6 +351,7 @@ def test_a_killed_run_goes_on(tmp_path):
     assert no_litter(root)
 
 
+@pytest.mark.long
 def test_two_runs_at_once(tmp_path):
     """A run of another plan is refused while the first one lives."""
     root, goes_on, is_inside = tmp_path / "v", threading.Event(), threading.Event()
@@ -372,6 +379,7 @@ def test_two_runs_at_once(tmp_path):
         shardwrite.to_precomputed(source(), root, source_id="b", **NEW)
 
 
+@pytest.mark.long
 def test_a_failure_before_the_info(tmp_path, monkeypatch):
     """The same call writes no shard again, and enters the scale."""
     root = tmp_path / "v"
@@ -392,6 +400,7 @@ def test_a_failure_before_the_info(tmp_path, monkeypatch):
     assert no_litter(root)
 
 
+@pytest.mark.long
 def test_a_kill_amid_the_info(tmp_path):
     """The claim of a dead process is taken over."""
     script = """
@@ -423,6 +432,7 @@ shardwrite.to_precomputed(
     assert no_litter(root)
 
 
+@pytest.mark.long
 def test_a_temporary_of_the_info_that_cannot_be_removed(tmp_path, monkeypatch):
     """It is an error of this package, and the same call finishes the volume later."""
     unlink, refused = os.unlink, []
@@ -442,6 +452,7 @@ def test_a_temporary_of_the_info_that_cannot_be_removed(tmp_path, monkeypatch):
     check(tmp_path / "v")
 
 
+@pytest.mark.long
 def test_what_dead_processes_left_of_their_claims_is_removed(tmp_path):
     """Drafts of claims are directories or files; that of a process that lives stays."""
     beside, living = tmp_path / "v" / "info.shardwrite", seams.signature()
@@ -471,6 +482,7 @@ def test_a_finished_call_writes_nothing(tmp_path, hash_):
     assert {path: path.stat().st_mtime_ns for path in [root, *root.rglob("*")]} == before
 
 
+@pytest.mark.long
 def test_a_lost_shard_is_written_again(tmp_path):
     root = tmp_path / "v"
     shardwrite.to_precomputed(source(), root, source_id="a", **NEW)
@@ -481,6 +493,7 @@ def test_a_lost_shard_is_written_again(tmp_path):
     check(root)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["flip", "cut", "stray", "twice"])
 def test_damage_is_found_and_repaired(tmp_path, fault):
     root = tmp_path / "v"
@@ -513,6 +526,7 @@ def test_damage_is_found_and_repaired(tmp_path, fault):
     assert path.read_bytes() == good, "the strategy is that of the format"
 
 
+@pytest.mark.long
 def test_a_bomb_in_an_index(tmp_path):
     """The index of a minishard has a limit, which follows from the number of chunks."""
     root = tmp_path / "v"
@@ -524,6 +538,7 @@ def test_a_bomb_in_an_index(tmp_path):
     assert len(report.problems) == 1
 
 
+@pytest.mark.long
 def test_zarr_and_back(tmp_path):
     """A volume becomes a sharded array, whose chunks at the edges are padded, and a volume again."""
     root = tmp_path / "v"
@@ -536,6 +551,7 @@ def test_zarr_and_back(tmp_path):
     check(tmp_path / "w", x.compute())
 
 
+@pytest.mark.long
 def test_chunks_that_are_not_cut_are_copied(tmp_path):
     values = np.random.default_rng(0).integers(0, 99, (48, 64, 96)).astype("uint16")
     root = tmp_path / "v"
@@ -570,6 +586,7 @@ def test_parts(tmp_path, encoding):
     assert no_litter(tmp_path)
 
 
+@pytest.mark.long
 def test_channels_in_parts(tmp_path):
     x = source(np.stack([VALUES, VALUES + 1]), chunks=(2, 20, 20, 20))
     how = {**NEW, "axes": "czyx"}
@@ -580,6 +597,7 @@ def test_channels_in_parts(tmp_path):
     check(tmp_path / "v", np.stack([VALUES, VALUES + 1]), "czyx")
 
 
+@pytest.mark.long
 def test_parts_of_another_volume(tmp_path):
     """What cannot enter the info is refused before anything is begun; the last step is repeatable."""
     root = tmp_path / "v"
@@ -594,6 +612,7 @@ def test_parts_of_another_volume(tmp_path):
     check(root)
 
 
+@pytest.mark.long
 def test_zeros_take_no_room(tmp_path):
     values = np.zeros(SIZE, "uint8")
     values[0, 0, 0] = 1
@@ -606,6 +625,7 @@ def test_zeros_take_no_room(tmp_path):
     assert all_of_them.n_empty_chunks == 0
 
 
+@pytest.mark.long
 def test_negative_zero_is_a_value(tmp_path):
     values = np.full((4, 4, 4), -0.0, "float32")
     shardwrite.to_precomputed(source(values), tmp_path / "v", **NEW)
@@ -613,6 +633,7 @@ def test_negative_zero_is_a_value(tmp_path):
     assert np.signbit(found).all()
 
 
+@pytest.mark.long
 def test_many_minishards(tmp_path):
     """What a shard costs follows its chunks, but for the index at its start."""
     sharding = {"preshift_bits": 0, "minishard_bits": 16, "shard_bits": 0}
@@ -741,6 +762,7 @@ def test_int64_is_not_in_the_format(tmp_path, kind, instead):
     check(tmp_path / "v")
 
 
+@pytest.mark.long
 def test_other_volumes_are_left_alone(tmp_path):
     root = tmp_path / "v"
     shardwrite.to_precomputed(source(), root, **NEW)
@@ -773,6 +795,7 @@ def test_an_info_of_something_else(tmp_path, content, field):
     assert [p.name for p in tmp_path.iterdir()] == ["info"]
 
 
+@pytest.mark.long
 def test_directories_that_exist(tmp_path):
     root = tmp_path / "v"
     (root / "4_4_40").mkdir(parents=True)
@@ -807,6 +830,7 @@ def test_a_plan_that_does_not_fit():
         shardwrite.plan_precomputed(x, **{**NEW, "chunks": 64}, memory_limit="100MB")
 
 
+@pytest.mark.long
 def test_a_block_that_fails(tmp_path):
     """The scale is not entered, and the same call goes on."""
     root = tmp_path / "v"
@@ -823,6 +847,7 @@ def test_a_block_that_fails(tmp_path):
     assert no_litter(root)
 
 
+@pytest.mark.long
 def test_updates_are_refused(tmp_path):
     shardwrite.to_precomputed(source(), tmp_path / "v", **NEW)
     path = tmp_path / "v" / "4_4_40"
@@ -891,6 +916,7 @@ SCATTERED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sharding", ["auto", SCATTERED], ids=["identity", "murmurhash"])
 def test_several_scales_in_one_call(tmp_path, sharding):
     """What they share is computed once, if no hash scatters the chunks."""
@@ -958,6 +984,7 @@ def test_a_plan_asks_for_no_directory_of_a_run(tmp_path):
     assert not (tmp_path / "v").exists()
 
 
+@pytest.mark.long
 def test_several_plans_are_prepared_one_by_one(tmp_path):
     x, path = source(), tmp_path / "v"
     arrays = {(4, 4, 40): x, (8, 8, 40): x[:, ::2, ::2]}
@@ -1068,6 +1095,7 @@ def test_a_scale_is_given_up(tmp_path, by_command):
     check(root, VALUES + 1, scale="4_4_40")
 
 
+@pytest.mark.long
 def test_a_scale_in_a_bucket_or_in_parts_is_given_up(tmp_path):
     bucket = obstore.store.MemoryStore()
     interrupted(bucket)

@@ -158,6 +158,7 @@ def test_a_hierarchy_there_and_back(tmp_path, bucket, is_consolidated):
     np.testing.assert_array_equal(found["images/dots"][...], VALUES[:8, :8])
 
 
+@pytest.mark.long
 def test_a_copy_in_an_existing_hierarchy_is_entered_above(tmp_path):
     make_hierarchy(tmp_path / "h")
     zarr.create_group(tmp_path / "all")
@@ -195,6 +196,7 @@ def puts(monkeypatch):
     return found
 
 
+@pytest.mark.long
 def test_resumed_without_sending_anything_twice(tmp_path, bucket, puts):
     make_hierarchy(tmp_path / "h")
     n_objects = 0
@@ -213,6 +215,7 @@ def test_resumed_without_sending_anything_twice(tmp_path, bucket, puts):
     assert in_bucket(bucket) == digests(tmp_path / "h")
 
 
+@pytest.mark.long
 def test_a_call_that_stops_between_arrays_and_groups_goes_on(tmp_path, bucket, puts, monkeypatch):
     make_hierarchy(tmp_path / "h")
     n = []
@@ -280,6 +283,7 @@ def test_what_is_lost_before_the_end_is_sent_again(tmp_path, bucket, puts, loss,
     assert in_bucket(bucket) == digests(tmp_path / "a")
 
 
+@pytest.mark.long
 def test_what_exists_is_refused_and_replaced_on_request(tmp_path, bucket):
     make_array(tmp_path / "a")
     make_array(tmp_path / "b", chunks=8)
@@ -339,6 +343,7 @@ def scales_in(store):
     return [scale["key"] for scale in json.loads(bytes(store.get("info").bytes()))["scales"]]
 
 
+@pytest.mark.long
 def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     make_volume(tmp_path / "v", 1, 2)
 
@@ -369,6 +374,7 @@ def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
     assert plan.requests_to_target.n_put == plan.n_objects + 3 * 3 + 1 + 4
 
 
+@pytest.mark.long
 def test_volumes_that_are_not_copied_as_they_are(tmp_path, bucket):
     make_volume(tmp_path / "other", 1, resolution=(5, 5, 5))
     make_volume(tmp_path / "v", 1)
@@ -429,6 +435,7 @@ def test_an_info_that_changes_while_it_is_replaced(bucket):
     assert bytes(bucket.get("info").bytes()) == b"and ours: of another process"
 
 
+@pytest.mark.long
 def test_another_volume_that_is_begun_meanwhile(tmp_path, bucket):
     make_volume(tmp_path / "v", 1)
     others = iter([lambda: make_volume(bucket, 2, type="segmentation")])
@@ -437,6 +444,7 @@ def test_another_volume_that_is_begun_meanwhile(tmp_path, bucket):
     assert scales_in(bucket) == ["8_8_40"]
 
 
+@pytest.mark.long
 def test_nobody_reads_a_volume_by_the_info_of_the_one_before(tmp_path, bucket):
     make_volume(tmp_path / "other", 1, 2, chunks=4)
     make_volume(tmp_path / "v", 1)
@@ -448,6 +456,7 @@ def test_nobody_reads_a_volume_by_the_info_of_the_one_before(tmp_path, bucket):
     assert in_bucket(bucket)["info"] == digests(tmp_path / "v")["info"]
 
 
+@pytest.mark.long
 def test_two_sources_at_once(tmp_path, puts):
     """The state of each lies beside its source, so a mark in the bucket tells one from the other."""
     (tmp_path / "there").mkdir()
@@ -560,6 +569,7 @@ def test_an_object_that_is_removed_while_it_is_copied_is_told(tmp_path, bucket):
     assert "zarr.json" not in keys(bucket)
 
 
+@pytest.mark.long
 def test_a_source_that_changed_between_two_calls_is_copied_as_it_is(tmp_path, bucket):
     make_array(tmp_path / "a")
     with dask.config.set(scheduler="sync"):
@@ -708,6 +718,7 @@ def test_a_scale_of_a_volume_is_not_consumed(tmp_path):
     assert digests(tmp_path / "v") == before
 
 
+@pytest.mark.long
 def test_a_source_that_has_lost_a_shard_is_refused(tmp_path):
     """Its receipt names the shard. A copy would read as the fill value there, and verify as good."""
     path, bucket = tmp_path / "a", obstore.store.MemoryStore()

@@ -538,6 +538,7 @@ def test_a_hierarchy_without_arrays_is_refused(tmp_path):
         shardwrite.reshard(tmp_path / "empty", tmp_path / "y", shards=(4, 4))
 
 
+@pytest.mark.long
 def test_parts_streams_and_stores_in_memory(tmp_path):
     x = da.from_array(VALUES, chunks=(2, 4))
     other = shardwrite.plan(x, shards=NEW["shards"], chunks=NEW["chunks"])
@@ -575,6 +576,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
+@pytest.mark.long
 def test_killed_and_resumed(tmp_path):
     path = tmp_path / "h"
     done = subprocess.run([*python(), "-c", PROGRAM, str(path)], check=False, timeout=120)

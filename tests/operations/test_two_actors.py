@@ -361,6 +361,7 @@ def explore(n_arrays, n_steps, **more) -> None:
     run_state_machine_as_test(TwoActors, settings=limits)
 
 
+@pytest.mark.long
 def test_two_arrays_are_changed_by_two_actors():
     """A sample of the test below, always the same: two arrays, 15 steps each."""
     explore(2, 15, derandomize=True)

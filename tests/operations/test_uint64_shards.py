@@ -119,6 +119,7 @@ def test_bytes_depend_on_the_values_alone(tmp_path):
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.long
 def test_parameters_are_found_in_info(tmp_path, shards):
     shards.write(VALUES)
     info = tmp_path / "x" / "info"
@@ -133,6 +134,7 @@ def test_parameters_are_found_in_info(tmp_path, shards):
     assert shards.verify().is_good
 
 
+@pytest.mark.long
 def test_what_happens_to_shards_that_exist(tmp_path, shards):
     shards.write({one: VALUES[one] for one in range(100)})
     before = contents(tmp_path / "x")
@@ -194,6 +196,7 @@ def test_an_update_of_large_ids_that_lie_close_together(tmp_path):
     assert len(shards) == 49
 
 
+@pytest.mark.long
 def test_removal(shards):
     shards.write(VALUES)
     assert shards.remove([3, 5, 10**9]).n_shards <= 3
@@ -236,6 +239,7 @@ def test_a_value_that_cannot_be_made_leaves_the_other_shards_whole(tmp_path, sha
     assert dict(shards) == VALUES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("durability", ["full", "batch"])
 def test_a_killed_call_is_repeated(tmp_path, durability):
     program = f"""
@@ -457,6 +461,7 @@ def obsolete_in(path):
     return sorted(file.name for file in path.iterdir() if file.suffix != ".shard")
 
 
+@pytest.mark.long
 def test_the_obsolete_pair_is_read_and_replaced(tmp_path, shards):
     shards.write(VALUES)
     as_pairs(tmp_path / "x")

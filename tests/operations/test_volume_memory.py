@@ -34,6 +34,7 @@ def peak_nbytes(x, path, **new):
             tracemalloc.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", ["identity", "murmurhash3_x86_128"])
 def test_a_large_index_with_few_chunks(tmp_path, code):
     """The index takes 16 MiB, and all values 256 KiB. It is in memory only once."""
@@ -52,6 +53,7 @@ def test_a_large_index_with_few_chunks(tmp_path, code):
         shardwrite.plan_precomputed(x, **small)
 
 
+@pytest.mark.long
 def test_an_index_of_many_chunks(tmp_path):
     """What is known of each chunk takes more than its entry."""
     x = da.ones((256, 256, 256), dtype="uint8", chunks=(8, 256, 256))

@@ -39,6 +39,7 @@ def command(*arguments):
     return CliRunner().invoke(main, list(map(str, arguments)))
 
 
+@pytest.mark.long
 def test_a_number_after_colons_is_that_of_a_scale(volume, tmp_path):
     x = VALUES[:, ::2, ::2].T
     shardwrite.to_sharded_zarr(da.from_array(x.copy()), tmp_path / "a.zarr", shards=4, chunks=2)
@@ -67,6 +68,7 @@ def test_a_scale_after_colons_where_an_array_is_asked_for(volume):
     assert "there is no zarr.json" in command("info", f"{volume}x::9").output
 
 
+@pytest.mark.long
 def test_the_directory_of_a_scale_is_no_source(volume, tmp_path):
     scale, right = volume / "4_4_40", f"{volume}::4_4_40"
     told = f"it is a scale of a volume of Neuroglancer; give the volume and its scale: {right}"
@@ -143,6 +145,7 @@ def test_readers_are_told_what_readers_can_do(tmp_path):
         assert shardwrite.from_precomputed(tmp_path, scale="t").shape[:3] == (3, 2, 1)
 
 
+@pytest.mark.long
 def test_an_info_of_null_is_not_absent(tmp_path):
     x = da.from_array(VALUES, chunks=4)
     for text in ("null", " null\n", "[]", "{", ""):
@@ -211,6 +214,7 @@ def test_labels_that_take_too_much_are_located(tmp_path, monkeypatch, size):
     assert caught.value.fields["region"] == ((4, size), (0, 4), (4, size))
 
 
+@pytest.mark.long
 def test_a_scale_is_converted_into_another_place(volume, tmp_path):
     """As the page about conversions says."""
     shardwrite.reshard(volume / "4_4_40", tmp_path / "a.zarr", shards=8, chunks=4)

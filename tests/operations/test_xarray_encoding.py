@@ -32,6 +32,7 @@ def written(x, path, **keywords):
     return zarr.open_array(path)
 
 
+@pytest.mark.long
 def test_the_layout_is_taken_where_the_call_leaves_it_out(tmp_path):
     z = written(array(**LAYOUT), tmp_path / "x")
     assert (z.shards, z.chunks) == ((10, 12), (5, 6))

@@ -451,6 +451,7 @@ def test_a_name_in_a_group_is_checked(store, x, name):
         x.to_sharded_zarr(group, name=name, **SIZES)
 
 
+@pytest.mark.long
 def test_the_old_array_is_removed_once(x):
     """Of two processes of a run, the second waits, and removes nothing that the first has written."""
     memory, began, may_go_on = MemoryStore(), threading.Event(), threading.Event()

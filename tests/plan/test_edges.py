@@ -76,6 +76,7 @@ def nothing_is_left_out(monkeypatch):
     return compute
 
 
+@pytest.mark.long
 @settings(max_examples=200, suppress_health_check=["function_scoped_fixture"])
 @given(long_axes(), st.integers(1, 60), st.booleans(), st.floats(1, 3))
 def test_a_few_periods_tell_what_all_tell(nothing_is_left_out, axis, task_size, is_fused, most):

@@ -95,6 +95,7 @@ def check_partition(partition, grid):
     assert partition.is_fused == (n_blocks == len(groups))
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(cases(), st.integers(1, 8), st.integers(1, 4000), st.booleans())
 def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
@@ -130,6 +131,7 @@ def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
 # ---- waves
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(
     cases(smallest=1),
@@ -175,6 +177,7 @@ def test_the_first_of_several_waves_is_small():
     assert len(cut_waves(partition, n, n, n_thin=0)) == 1
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.data(), st.floats(1, 3))
 def test_waves_are_as_thick_as_source_chunks_need(data, most):
@@ -364,6 +367,7 @@ def test_no_such_part(index, count):
 # ---- regions
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(cases(max_ndim=2, smallest=1), st.data())
 def test_shards_for_a_region_equal_brute_force(case, data):
@@ -615,6 +619,7 @@ def test_the_margins_of_an_update_take_no_memory():
     assert (plan.memory.source_nbytes, plan.memory.border_nbytes) == (4, 0)
 
 
+@pytest.mark.long
 @given(st.data())
 def test_what_of_a_source_a_block_holds(data):
     """Chunks between margins, compared with a count of each block's chunks."""

@@ -103,6 +103,36 @@ def test_one_size_for_all_axes(path):
 
 
 @pytest.mark.parametrize(
+    ("chunks", "wanted"),
+    [
+        ("shard", ((4, 2), (4, 4, 2))),
+        ("chunk", ((2, 2, 2), (2,) * 5)),
+        (("chunk", "shard"), ((2, 2, 2), (4, 4, 2))),
+        (["shard", -1], ((4, 2), (10,))),
+        ({0: "chunk", 1: 5}, ((2, 2, 2), (5, 5))),
+        ("64 B", ((4, 2), (2,) * 5)),
+    ],
+    ids=str,
+)
+def test_chunks_by_name(path, chunks, wanted):
+    found = shardwrite.from_sharded_zarr(path, chunks=chunks)
+    np.testing.assert_array_equal(found.compute(), VALUES)
+    if chunks == "64 B":
+        assert max(map(max, found.chunks)) <= 4
+        return
+    assert found.chunks == wanted
+
+
+@pytest.mark.parametrize(
+    "chunks", ["shards", ("chunk",), ("chunk", "chunk", "chunk"), {"y": "chunk"}, {2: "chunk"}]
+)
+def test_names_of_chunks_that_are_none(path, chunks):
+    with pytest.raises(SpecError) as caught:
+        shardwrite.from_sharded_zarr(path, chunks=chunks)
+    assert caught.value.fields["field"] == "chunks"
+
+
+@pytest.mark.parametrize(
     "chunks", [(4,), (4, 4, 4), (0, 4), ("a", 4), -2, (True, 4), ((4, 4), 4), True, 2.5], ids=str
 )
 def test_chunks_that_are_none(path, chunks):

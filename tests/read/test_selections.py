@@ -75,6 +75,7 @@ def check(readers, key):
         np.testing.assert_array_equal(got, wanted, err_msg=f"{name}: {key}")
 
 
+@pytest.mark.long
 def test_what_numpy_gives(readers):
     tried(40, given(keys()), lambda key: check(readers, key))()
 

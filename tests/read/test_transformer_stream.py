@@ -98,7 +98,8 @@ def written(tmp_path, shards, side):
 
 
 @pytest.mark.parametrize(
-    ("shards", "side"), [pytest.param(1, 64, marks=pytest.mark.long), (1, 16), (4, 8)]
+    ("shards", "side"),
+    [(1, 16), *(pytest.param(*each, marks=pytest.mark.long) for each in [(1, 64), (4, 8)])],
 )
 def test_what_is_written_grows_as_the_number_of_chunks(tmp_path, shards, side):
     """Up to 4,096 chunks, one at a time: each shard is put once, and every byte of it."""
@@ -110,6 +111,7 @@ def test_what_is_written_grows_as_the_number_of_chunks(tmp_path, shards, side):
     assert below.n_bytes == 4 * half.n_bytes, "4 times the chunks, and 4 times the bytes"
 
 
+@pytest.mark.long
 def test_shards_that_are_never_whole_are_written_at_the_end(tmp_path):
     below = Counting(str(tmp_path))
     with shardwrite.transformer_view(below, (8, 8)) as view:
@@ -146,6 +148,7 @@ def test_memory_is_bounded(tmp_path, limit):
     assert below.n_puts < 2_000 / (2 if limit > 10_000 else 1)
 
 
+@pytest.mark.long
 def test_what_was_given_is_there_for_every_view_of_the_process():
     """Values, sizes and keys are those of a store with one object a chunk, at every step."""
     objects, draw = {}, random.Random(7)
@@ -341,6 +344,7 @@ def test_a_coroutine_flushes_before_it_closes():
     assert objects["c/0"].to_bytes().startswith(b"ab")
 
 
+@pytest.mark.long
 def test_nothing_is_kept_of_shards_that_are_written():
     from shardwrite.legacy.view import _shards
 
@@ -366,6 +370,7 @@ with view:
 """
 
 
+@pytest.mark.long
 def test_a_crash_loses_at_most_what_no_flush_has_written(tmp_path):
     done = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL

@@ -273,6 +273,7 @@ def test_what_is_no_array_is_refused_before_anything_is_written(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["y.zarr"]
 
 
+@pytest.mark.long
 def test_a_table_of_dask_says_what_to_do(tmp_path):
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     table = pd.DataFrame({"a": np.arange(6.0), "b": np.ones(6)})

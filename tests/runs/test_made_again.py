@@ -132,6 +132,7 @@ def test_appends_are_known_again_after_the_array_has_grown(tmp_path):
     assert read(path) == [0] * 4 + [1] * 4 + [2] * 4
 
 
+@pytest.mark.long
 def test_appends_are_known_again_after_many_others(tmp_path, monkeypatch):
     monkeypatch.setattr(receipt, "_MAX_UPDATES", 3)
     path = tmp_path / "x.zarr"
@@ -149,6 +150,7 @@ def test_appends_are_known_again_after_many_others(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_an_append_that_was_given_up_is_made_anew_behind_what_came_then(tmp_path):
     path = tmp_path / "x.zarr"
     shardwrite.create(path, (0,), "i4", **FEW)
@@ -199,6 +201,7 @@ def test_a_finished_call_is_finished_if_it_is_computed_later(tmp_path):
     assert read(tmp_path / "y.zarr") == [2] * 8
 
 
+@pytest.mark.long
 def test_shards_of_an_interrupted_run_are_kept_with_a_warning_if_the_source_has_no_name(
     tmp_path, monkeypatch
 ):

@@ -77,6 +77,7 @@ def test_there_is_one_directory_one_lease_and_one_log(root):
     check(root)
 
 
+@pytest.mark.long
 def test_whoever_begins_it_is_asked_for_as_often_for_many_arrays_as_for_two(tmp_path):
     counts = []
     for n in (2, 12):
@@ -111,6 +112,7 @@ def test_children_are_published_before_their_groups(root, monkeypatch):
     assert order == [*arrays, "g/h/zarr.json", "g/zarr.json", "zarr.json"]
 
 
+@pytest.mark.long
 def test_the_same_call_for_some_of_the_arrays_does_its_own(root):
     begin(root)
     result = (da.from_array(VALUES, chunks=(16, 32))).to_sharded_zarr(root, name="a", **SIZES)
@@ -230,9 +232,8 @@ def test_it_is_known_how_far_all_of_it_is(root):
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
-@pytest.mark.parametrize(
-    ("durability", "most"), [("full", 65), pytest.param("none", 49, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("durability", "most"), [("full", 65), ("none", 49)])
 def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
     try:
         counted = calls.per_array(durability)
@@ -257,6 +258,7 @@ def test_directories_above_the_root_are_looked_at_as_often_for_few_arrays_as_for
     assert 0 < n_looks(2) == n_looks(6)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 def test_one_new_array_is_looked_at_before_its_run_begins_and_once_after():
     try:

@@ -97,6 +97,7 @@ def test_no_such_part(index, count):
         make().part(index, count)
 
 
+@pytest.mark.long
 @quick
 @given(st.tuples(*[st.tuples(st.integers(0, 50), st.integers(0, 50))] * 2))
 def test_shards_for_a_region(bounds):

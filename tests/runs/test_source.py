@@ -81,6 +81,7 @@ def engine(request):
             yield active_engine()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", some(["fused", "direct", "staged"], "direct"))
 def test_a_source_that_is_no_array(tmp_path, engine, scheme):
     sized = LAYOUT if scheme == "fused" else {"shards": (60, 40), "chunks": (4, 4)}

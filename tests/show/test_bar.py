@@ -176,6 +176,7 @@ def test_without_a_notebook_nothing_is_shown(shown, tmp_path, monkeypatch, kerne
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_ipython_is_not_imported(tmp_path):
     code = (
         "import sys, dask.array as da, shardwrite\n"

@@ -75,6 +75,7 @@ def shards_of(picture, shape, y, x):
     ]
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(GRIDS, st.integers(1, 12), st.integers(1, 12))
 def test_nothing_is_lost_and_the_worst_shows(states, max_rows, max_columns):
@@ -98,6 +99,7 @@ def test_nothing_is_lost_and_the_worst_shows(states, max_rows, max_columns):
     assert sorted(seen) == list(range(states.size)), "every shard is in one cell"
 
 
+@pytest.mark.long
 @given(GRIDS)
 def test_what_fits_is_not_reduced(states):
     assert (fold(states, np.zeros(states.shape), 10_000, 10_000).n_shards <= 1).all()
@@ -123,6 +125,7 @@ def test_planes_are_tiled_in_a_square():
     assert (picture.states[:, 9] == GAP).all()
 
 
+@pytest.mark.long
 @given(GRIDS)
 def test_counts(states):
     census = census_of(states)
@@ -229,6 +232,7 @@ def test_the_page_names_every_shard_and_escapes_the_path():
     assert "shard (1, 2): missing" in parsed.text["title"]
 
 
+@pytest.mark.long
 def test_large_pages_join_runs_and_then_fold():
     states = np.full((100, 100), ShardState.EMPTY, np.uint8)
     states[3, 50] = ShardState.BAD
@@ -267,6 +271,7 @@ def test_png_is_read_back(shape, tmp_path):
     assert is_red.any() == bool(states.size)
 
 
+@pytest.mark.long
 def test_png_has_lines_between_cells_and_a_scale(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     states = np.full((4, 6), ShardState.EMPTY, np.uint8)
@@ -291,6 +296,7 @@ def test_png_has_lines_between_cells_and_a_scale(tmp_path):
     assert not len(columns_of(even, yellow)), "shards of one size need no scale"
 
 
+@pytest.mark.long
 def test_a_dark_png_has_a_dark_ground_and_light_text(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     stored = census_of(SMALL).stored_nbytes + np.arange(SMALL.size).reshape(SMALL.shape)
@@ -312,6 +318,7 @@ def test_a_dark_png_has_a_dark_ground_and_light_text(tmp_path):
     assert (dark[is_text].mean(axis=-1) > 150).mean() > 0.9
 
 
+@pytest.mark.long
 def test_one_bad_shard_of_many_is_drawn(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     states = np.full((1500, 1400), ShardState.EMPTY, np.uint8)

@@ -94,6 +94,7 @@ def test_a_run_that_goes_on(tmp_path, one_thread):
         assert words in page["text"]
 
 
+@pytest.mark.long
 def test_an_interrupted_run(interrupted, tmp_path):
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     report = shardwrite.report(interrupted)
@@ -159,6 +160,7 @@ def test_a_store_of_zarr_keeps_it_as_well():
     assert shardwrite.report(store, name="a").told_by == "report"
 
 
+@pytest.mark.long
 def test_an_array_that_replaces_another_has_no_report_of_the_other(tmp_path):
     finished(tmp_path / "x", keep_report=True)
     da.zeros((64, 64), chunks=16).to_sharded_zarr(tmp_path / "x", mode="w", shards=16, chunks=8)
@@ -333,6 +335,7 @@ def test_journals_of_older_versions_have_no_times(interrupted):
     assert shown(report)["tags"].count("svg") == 1  # the memory
 
 
+@pytest.mark.long
 def test_a_million_shards_make_no_large_report(tmp_path, one_thread):
     """Many processes with many commits: the file stays small, and nothing is lost in the sums."""
     x = da.ones((64, 64), chunks=16)

@@ -170,6 +170,7 @@ def test_a_cluster_that_is_lost_is_no_error_of_the_program():
     assert exit_code_of(caught.value) == 85
 
 
+@pytest.mark.long
 def test_no_workers_for_too_long_is_no_error_of_the_program(tmp_path):
     x = da.ones((64, 64), chunks=16, dtype="u1")
     with (

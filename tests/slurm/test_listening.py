@@ -85,6 +85,7 @@ def test_inside_an_allocation(tmp_path, start):
     check(worker, 1)
 
 
+@pytest.mark.long
 def test_workers_that_are_jobs(tmp_path, start):
     """The scheduler in this process, and a worker by the script that would be submitted."""
     jobqueue = pytest.importorskip("dask_jobqueue")

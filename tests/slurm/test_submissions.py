@@ -338,6 +338,7 @@ def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, comm
     assert "nothing was begun for" in printed(*shlex.split(line)[1:], code=85)
 
 
+@pytest.mark.long
 def test_several_arrays_are_submitted_watched_and_finished(cluster):
     """One job array over all of them, one status, one cancel, and one end."""
     arrays = {"raw": np.arange(1, 64 * 64 + 1, dtype="u4").reshape(64, 64), "img/b c": None}

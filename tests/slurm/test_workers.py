@@ -200,6 +200,7 @@ def test_options_that_go_together(tmp_path):
     assert not (tmp_path / "x.zarr").exists()
 
 
+@pytest.mark.long
 def test_sbatch_is_not_here(tmp_path, monkeypatch):
     """It ends, and with its reason; the run is begun, and its plan was looked at first."""
     np.save(tmp_path / "x.npy", np.ones((8, 8)))
@@ -259,6 +260,7 @@ class Stand:
             (self.jobs / job.removeprefix("j")).write_text(state)
 
 
+@pytest.mark.long
 def test_cancel(begun, tmp_path, monkeypatch):
     """Drivers first, then what is left of arrays and workers, also of those that a driver had yet
     to write down."""

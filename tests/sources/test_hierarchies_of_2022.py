@@ -94,6 +94,7 @@ def test_names_that_are_none(here, name, dataset, message):
         assert "choose one" in printed("write", name, "new.zarr", *LAYOUT, code=2)
 
 
+@pytest.mark.long
 def test_the_identity_is_that_of_the_document(here):
     before = open_source("h/u").identity
     names = ["h", "h::u", f"{here}/h/u", "h/data/root/u", "h/meta/root/u.array.json"]
@@ -108,6 +109,7 @@ def test_the_identity_is_that_of_the_document(here):
     assert open_source("h.zip").identity != zipped
 
 
+@pytest.mark.long
 def test_a_write_from_it_is_continued(here):
     assert here
     sizes = {"shards": (6, 10), "chunks": (3, 5)}
@@ -123,6 +125,7 @@ def test_a_write_from_it_is_continued(here):
     assert again.n_resumed_shards == 8
 
 
+@pytest.mark.long
 def test_every_command_that_takes_a_source(here):
     assert here
     assert "24, 20" in printed("plan", "h/u", *LAYOUT)

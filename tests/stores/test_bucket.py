@@ -448,55 +448,91 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     subprocess.run([*python(), "-c", program, tmp_path], check=True)
 
 
-# ---- what is kept of objects that are only read
+# ---- objects that were seen before
 
 
 def large(store, key="c/0"):
     put(store, key, bytes(200_000) + bytes(range(100)))
 
 
-def test_a_store_that_is_only_read_asks_once_for_each_further_range(monkeypatch):
-    client, asked = MemoryStore(), []
-    large(BucketStore(client))
-    store = BucketStore(client, is_read=True)
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests for objects that a test makes, and the ranges that they name."""
+    found = []
     for name in ("get", "head"):
         real = getattr(obstore, name)
-        monkeypatch.setattr(
-            obstore, name, lambda *a, _r=real, _n=name, **k: (asked.append(_n), _r(*a, **k))[1]
-        )
-    for n, wanted in ((0, ["get", "get"]), (1, ["get"]), (2, ["get"])):
+
+        def note(*arguments, _real=real, _name=name, **keywords):
+            options = keywords.get("options") or {}
+            found.append((_name, options.get("range")))
+            return _real(*arguments, **keywords)
+
+        monkeypatch.setattr(obstore, name, note)
+    return found
+
+
+def test_an_object_that_was_seen_before_is_asked_for_ranges_only(asked):
+    store = BucketStore(MemoryStore())
+    large(store)
+    with store.open("c/0") as reader:
+        identity = reader.identity
+    asked.clear()
+    with store.open_for("c/0", 0, identity) as reader:
+        assert reader.identity == identity
+        assert reader.read(200_000, 100) == bytes(range(100))
+    assert [name for name, _ in asked] == ["get"]
+    asked.clear()
+    with store.open_for("c/0", 0, identity):  # as if the index said that nothing is stored
+        pass
+    assert [name for name, _ in asked] == ["head"], "it is not believed without a question"
+
+
+@pytest.mark.parametrize(
+    ("first", "wanted"), [(0, {"suffix": 2**16}), (100, (0, 100)), (-(2**17), {"suffix": 2**17})]
+)
+def test_what_is_read_first_comes_with_the_first_request(asked, first, wanted):
+    store = BucketStore(MemoryStore())
+    large(store)
+    asked.clear()
+    with store.open_for("c/0", first) as reader:
+        assert reader.nbytes == 200_100
+        offset = 0 if first > 0 else 200_100 + min(first, -1)
+        data = reader.read(offset, max(abs(first), 1))
+    assert data == (bytes(200_000) + bytes(range(100)))[offset : offset + len(data)]
+    assert asked == [("get", wanted)]
+
+
+@pytest.mark.parametrize("after", ["replaced", "removed"])
+def test_an_object_that_is_another_one_now_is_an_error(after):
+    store = BucketStore(MemoryStore())
+    for read in (lambda reader: reader.read(0, 1), lambda _: None):
+        large(store)
         with store.open("c/0") as reader:
-            assert reader.read(200_000, 100) == bytes(range(100))
-            assert reader.read(n, 10) == bytes(10)
-        assert asked == wanted
-        asked.clear()
-    with store.open("c/0") as reader:  # as if the index said that nothing is stored
-        reader.read(200_000, 100)
-    assert asked == ["head"], "what is kept is not believed without a question"
-
-
-def test_what_is_kept_of_an_object_that_was_replaced_is_an_error_and_forgotten():
-    client = MemoryStore()
-    writer = BucketStore(client)
-    for read in (lambda reader: reader.read(0, 1), lambda reader: reader.read(200_000, 1)):
-        store = BucketStore(client, is_read=True)
-        large(writer)
-        store.open("c/0").__exit__()
-        large(writer)
-        with pytest.raises(StoreError, match="was replaced"), store.open("c/0") as reader:
+            identity = reader.identity
+        if after == "replaced":
+            large(store)
+        else:
+            store.remove_object("c/0")
+        with (
+            pytest.raises(StoreError, match="was replaced") as caught,
+            store.open_for("c/0", 0, identity) as reader,
+        ):
             read(reader)
-        with store.open("c/0") as reader:
-            read(reader)
+        assert caught.value.errno == errno.ESTALE
 
 
-def test_tails_are_bounded_and_do_not_travel(monkeypatch):
-    tails = Tails(keeps=True)
+def test_an_object_in_a_directory_has_no_identity(tmp_path):
+    """Its tag is a time, which two changes in one tick of the clock share."""
+    store = BucketStore(LocalStore(tmp_path))
+    large(store)
+    with store.open("c/0") as reader:
+        assert reader.identity is None
 
-    monkeypatch.setattr(bucket, "_KEPT_NBYTES", 250)
-    for n in range(4):
-        tails.keep(str(n), bucket.Seen((1000, "e", None), bytes(100)))
-    assert [tails.find(str(n)) is not None for n in range(4)] == [False, False, True, True]
-    assert pickle.loads(pickle.dumps(tails)).find("3") is None
+
+def test_the_number_of_last_bytes_grows_up_to_a_limit():
+    tails = Tails()
+    tails.wanted(2**17)
+    assert pickle.loads(pickle.dumps(tails)).nbytes == 2**17
     tails.wanted(2**30)
     assert tails.nbytes == 2**22
 

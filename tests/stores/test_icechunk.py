@@ -133,6 +133,7 @@ def test_arrays_are_not_put_around_others(repository, session):
         X.to_sharded_zarr(repository.writable_session("main"), name="many/y", shards=4, chunks=2)
 
 
+@pytest.mark.long
 def test_arrays_are_changed_by_replacement(repository, session):
     X.to_sharded_zarr(session, **LAYOUT)
     wanted = VALUES.copy()
@@ -172,6 +173,7 @@ def test_several_arrays_are_one_commit(repository, session):
     np.testing.assert_array_equal(stored(repository, "p")[...], VALUES)
 
 
+@pytest.mark.long
 def test_what_is_empty_already_can_be_erased(repository, session):
     X.to_sharded_zarr(session, **LAYOUT)
     for message in ("once", "twice"):
@@ -243,6 +245,7 @@ def test_two_calls_do_not_share_a_session(repository, session):
     np.testing.assert_array_equal(stored(repository)[...], VALUES)
 
 
+@pytest.mark.long
 def test_another_writer_has_moved_the_branch(repository, session):
     def other(block, block_info=None):
         if block_info[0]["chunk-location"] == (1, 1, 1):
@@ -355,6 +358,7 @@ def test_nothing_is_kept_for_another_call(repository, session, tmp_path):
     assert result.n_resumed_shards == 0
 
 
+@pytest.mark.long
 def test_the_page(repository):
     section = PAGE.read_text()
     write, publish = re.findall(r"```py\n(.*?)```", section, re.DOTALL)

@@ -208,6 +208,7 @@ def test_blocks_in_any_order(tmp_path_factory, blocks, chunk, axis, strategy, li
     assert shardwrite.verify(path, deep=True).is_good
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     st.lists(

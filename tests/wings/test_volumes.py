@@ -77,6 +77,7 @@ def volumes(tmp_path):
     return [*found, other, other / KEY]
 
 
+@pytest.mark.long
 def test_nothing_of_a_volume_is_overwritten(tmp_path, volumes):
     before = contents(tmp_path)
     told = run_without(["volumes"], PROGRAM.format(calls=CALLS), *volumes).splitlines()

@@ -121,6 +121,7 @@ def test_the_core_works_without_a_wing(tmp_path, wing):
     run(WORK, tmp_path / "x.zarr", wing)
 
 
+@pytest.mark.long
 def test_the_core_works_without_all_of_them(tmp_path):
     run(WORK, tmp_path / "x.zarr", *BLOCKED)
 
@@ -189,6 +190,7 @@ def test_what_only_a_wing_can_do_is_refused_before_anything_is_written(array, wi
     assert tree(array) == before
 
 
+@pytest.mark.long
 def test_an_array_of_2022_is_recognised(tmp_path):
     path = tmp_path / "h"
     x = da.arange(400, dtype="i4", chunks=50).reshape(20, 20)

@@ -1,0 +1,188 @@
+"""A session of Icechunk is the target of a dataset: one commit, and nothing is seen before."""
+
+from __future__ import annotations
+
+import warnings
+
+import dask
+import dask.array as da
+import distributed
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import ConflictError, SpecError
+
+xr = pytest.importorskip("xarray")
+icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
+
+SIZES = {"shards": {"time": 8}, "chunks": {"time": 4}}
+HOURS = np.datetime64("2000-01-01", "ns") + np.arange(99) * np.timedelta64(1, "h")
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr and xarray tell much about types and metadata
+        yield
+
+
+@pytest.fixture
+def repository():
+    return icechunk.Repository.create(icechunk.in_memory_storage())
+
+
+def steps(start, stop, offset=0, **attrs):
+    values = np.arange(start, stop)[:, None] * np.ones((1, 6)) + offset
+    packed = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}
+    return xr.Dataset(
+        {
+            "v": xr.Variable(("time", "x"), da.from_array(values, chunks=(3, 6)), {}, packed),
+            "name": ("time", np.array([f"step {i}" for i in range(start, stop)], object)),
+            "mask": ("x", np.ones(6, "u1")),
+        },
+        {"time": HOURS[start:stop]},
+        {"title": "it", **attrs},
+    )
+
+
+def check(repository, wanted, **how):
+    store = repository.readonly_session("main").store
+    with xr.open_zarr(store, consolidated=False, **how) as found:
+        xr.testing.assert_identical(found.load(), wanted.compute())
+
+
+def messages(repository):
+    return [snapshot.message for snapshot in repository.ancestry(branch="main")][:-1]
+
+
+def write(repository, ds, **how):
+    return ds.shardwrite.to_zarr(repository.writable_session("main"), **how)
+
+
+def test_each_call_is_one_commit(repository):
+    result = write(repository, steps(0, 10), append_dim="time", **SIZES)
+    assert result.snapshot == repository.lookup_branch("main")
+    assert {each.snapshot for each in result.variables.values()} == {result.snapshot}
+    assert f"snapshot   {result.snapshot}" in str(result)
+    result = write(repository, steps(10, 17, run=2), append_dim="time", message="night")
+    assert result.snapshot == repository.lookup_branch("main")
+    check(repository, steps(0, 17, run=2))
+    part = steps(2, 5, offset=50)[["v"]].drop_vars("time")
+    write(repository, part, region={"time": slice(2, 5)}, message="part")
+    wanted = steps(0, 17, run=2).compute()
+    wanted["v"][2:5] = part["v"].values
+    check(repository, wanted)
+    said = messages(repository)
+    assert said[:2] == ["part", "night"]
+    assert said[2].startswith("v, name, mask, time: 7 shards, written by shardwrite")
+    shards = shardwrite.open_sharded(repository.readonly_session("main"), "v").metadata.grid.shards
+    assert shards == (8, 6)
+
+
+def test_a_tree_and_groups(repository):
+    def tree(start, stop):
+        return xr.DataTree.from_dict({"/a": steps(start, stop), "/b/c": steps(start, stop)[["v"]]})
+
+    for start, stop in ((0, 9), (9, 15)):
+        write(repository, tree(start, stop), append_dim="time", **SIZES)
+        write(repository, steps(start, stop), append_dim="time", group="deep/er", **SIZES)
+    check(repository, steps(0, 15), group="a")
+    check(repository, steps(0, 15)[["v"]], group="b/c")
+    check(repository, steps(0, 15), group="deep/er")
+    assert len(messages(repository)) == 4
+
+
+def test_what_exists_is_refused_and_replaced(repository):
+    write(repository, steps(0, 10))
+    with pytest.raises(SpecError, match="exists there"):
+        write(repository, steps(0, 10, offset=1))
+    with pytest.raises(SpecError, match="would go back or repeat"):
+        write(repository, steps(0, 10), append_dim="time")
+    write(repository, steps(0, 10, offset=1), mode="w")
+    check(repository, steps(0, 10, offset=1))
+    assert len(messages(repository)) == 2
+
+
+def test_without_steps_nothing_is_committed(repository):
+    write(repository, steps(0, 10), append_dim="time")
+    session = repository.writable_session("main")
+    nothing = steps(10, 10).drop_vars("mask")
+    assert nothing.shardwrite.to_zarr(session, append_dim="time", mode="a-").snapshot is None
+    assert len(messages(repository)) == 1
+    steps(10, 12).shardwrite.to_zarr(session, append_dim="time")
+    check(repository, steps(0, 12))
+
+
+def test_a_task_that_fails_leaves_the_session_as_it_was(repository):
+    def fail(block):
+        raise OSError("not this time")
+
+    write(repository, steps(0, 10), append_dim="time")
+    session, bad = repository.writable_session("main"), steps(10, 14)
+    bad["v"] = bad["v"].copy(data=bad["v"].data.map_blocks(fail, dtype="f8", meta=np.empty((0, 0))))
+    with pytest.raises(OSError, match="not this time") as error:
+        bad.shardwrite.to_zarr(session, append_dim="time")
+    assert any("Nothing was committed" in note for note in error.value.__notes__)
+    assert not session.has_uncommitted_changes
+    steps(10, 14).shardwrite.to_zarr(session, append_dim="time")
+    check(repository, steps(0, 14))
+
+
+def test_another_commit_meanwhile_is_a_conflict(repository):
+    write(repository, steps(0, 10), append_dim="time")
+    session = repository.writable_session("main")
+    write(repository, steps(10, 12), append_dim="time")
+    with pytest.raises(ConflictError, match="another writer has committed"):
+        steps(10, 14).shardwrite.to_zarr(session, append_dim="time")
+    check(repository, steps(0, 12))
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"consolidated": True}, "consolidated=True: .*Icechunk lists arrays itself; leave it out"),
+        ({"compute": False}, "compute=False: does not go with a session"),
+        ({"keep_report": True}, "keep_report=True: does not go with a session"),
+        ({"message": ""}, "message='': no message"),
+    ],
+)
+def test_what_does_not_go_with_a_session(repository, how, told):
+    session = repository.writable_session("main")
+    with pytest.raises(SpecError, match=told):
+        steps(0, 3).shardwrite.to_zarr(session, **how)
+    assert not session.has_uncommitted_changes
+
+
+def test_what_cannot_be_committed_is_refused(repository, tmp_path):
+    session = repository.writable_session("main")
+    with pytest.raises(SpecError, match=r"no session that can be committed; give the session"):
+        steps(0, 3).shardwrite.to_zarr(session.store)
+    with pytest.raises(SpecError, match="a session that only reads"):
+        steps(0, 3).shardwrite.to_zarr(repository.readonly_session("main"))
+    with pytest.raises(SpecError, match="message='x': is for commits"):
+        steps(0, 3).shardwrite.to_zarr(tmp_path / "x.zarr", message="x")
+
+
+@pytest.mark.long
+def test_two_workers_write_it(tmp_path):
+    """Each task has a fork of its own; they are merged for one commit."""
+    storage = icechunk.local_filesystem_storage(str(tmp_path / "repository"))
+    repository = icechunk.Repository.create(storage)
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None):
+        write(repository, steps(0, 40), append_dim="time", **SIZES)
+        write(repository, steps(40, 61), append_dim="time")
+    check(repository, steps(0, 61))
+    assert len(messages(repository)) == 2
+
+
+@pytest.mark.compat
+def test_it_is_what_xarray_stores_there(repository):
+    """Codecs and sizes are ours; values, encoding and attributes are the same."""
+    other = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = other.writable_session("main")
+    steps(0, 10).compute().to_zarr(session.store, zarr_format=3, consolidated=False)
+    session.commit("it")
+    write(repository, steps(0, 10), **SIZES)
+    with dask.config.set(scheduler="sync"):
+        check(repository, xr.open_zarr(other.readonly_session("main").store, consolidated=False))

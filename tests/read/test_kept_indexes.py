@@ -1,0 +1,329 @@
+"""Indexes that are kept: how many requests that saves, in which stores, and that none is used for
+another state of a shard."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+
+import dask
+import numpy as np
+import obstore
+import pytest
+import zarr
+from obstore.store import LocalStore, MemoryStore
+
+import shardwrite
+from shardwrite import SpecError
+from shardwrite.read import array as reading
+from shardwrite.read.indexes import IndexCache
+from shardwrite.stores import looking
+from shardwrite.stores.looking import PosixReader, identity_in
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import updated_while_read
+
+SHAPE, SHARD, CHUNK = (512, 512), 64, 8
+VALUES = np.random.default_rng(0).integers(0, 2**32, SHAPE, dtype="u4")
+SIZES = {"shards": SHARD, "chunks": CHUNK}
+
+
+@pytest.fixture(autouse=True)
+def indexes(monkeypatch):
+    """A cache of the test's own, and files that count as old at once."""
+    monkeypatch.setattr(looking, "SETTLED_NS", -(2**62))
+    monkeypatch.setattr(reading, "INDEXES", IndexCache())
+    return reading.INDEXES
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What is asked of directories and of obstore, as ``(key, bytes)``."""
+    found = []
+    read = PosixReader.read
+
+    def from_file(self, offset, nbytes):
+        found.append((self._key, nbytes))
+        return read(self, offset, nbytes)
+
+    monkeypatch.setattr(PosixReader, "read", from_file)
+    for name in ("get", "head"):
+        real = getattr(obstore, name)
+
+        def from_bucket(store, key, *arguments, _real=real, **keywords):
+            found.append((key, None))
+            return _real(store, key, *arguments, **keywords)
+
+        monkeypatch.setattr(obstore, name, from_bucket)
+    return found
+
+
+def stores(tmp_path):
+    return {
+        "directory": tmp_path / "x",
+        "bucket": MemoryStore(),
+        "obstore in files": LocalStore(tmp_path / "y", mkdir=True),
+    }
+
+
+def n_asked(asked, array, key):
+    asked.clear()
+    np.testing.assert_array_equal(array[key], VALUES[key])
+    return len(asked)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("kind", ["directory", "bucket", "obstore in files"])
+def test_requests(tmp_path, asked, indexes, kind, location):
+    store = stores(tmp_path)[kind]
+    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, index_location=location, **more)
+    array = shardwrite.open_sharded(store)
+    keeps = kind != "obstore in files"  # whose tags are times
+    assert n_asked(asked, array, np.s_[:8, :8]) <= 2, "a chunk, for the first time"
+    assert n_asked(asked, array, np.s_[8:16, 8:16]) <= (1 if keeps else 2), "another one"
+    cold = shardwrite.open_sharded(store)
+    indexes.__init__()
+    if kind != "directory":  # where neighbours are read one by one
+        assert n_asked(asked, cold, np.s_[64:72, :128]) <= 4, "16 neighbours in two shards"
+        assert n_asked(asked, cold, np.s_[64:72, :128]) <= (2 if keeps else 4)
+        assert n_asked(asked, cold, np.s_[0]) <= 2 * 8, "a row of 8 shards"
+        assert n_asked(asked, cold, np.s_[:]) <= 2 * 64, "a plane of 64 shards"
+    array.present()
+    assert not n_asked(asked, array, np.s_[5:5])
+
+
+def test_what_is_kept_does_not_travel(tmp_path, asked):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    before = len(pickle.dumps(array))
+    np.testing.assert_array_equal(array[:64], VALUES[:64])
+    assert len(pickle.dumps(array)) < before + 200
+    again = pickle.loads(pickle.dumps(array))
+    assert n_asked(asked, again, np.s_[:8, :8]) == 1, "in the same process, it is there"
+
+
+def test_all_arrays_of_a_process_share_what_is_kept(tmp_path, asked):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    n_asked(asked, array, np.s_[:8, :8])
+    assert n_asked(asked, shardwrite.open_sharded(tmp_path / "x"), np.s_[8:16, :8]) == 1
+
+
+def test_memory_is_bounded_by_a_setting(tmp_path, indexes, asked):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    for limit, most in (("4 KiB", 4096), ("1 B", 1)):
+        with dask.config.set({"shardwrite.read.index-cache": limit}):
+            array = shardwrite.open_sharded(tmp_path / "x")
+            for row in range(0, 512, 64):
+                np.testing.assert_array_equal(array[row, :8], VALUES[row, :8])
+                assert indexes.nbytes <= most
+            assert (indexes.nbytes > 0) == (most == 4096)
+    with (
+        dask.config.set({"shardwrite.read.index-cache": "many"}),
+        pytest.raises(SpecError, match=r"shardwrite\.read\.index-cache"),
+    ):
+        shardwrite.open_sharded(tmp_path / "x")
+
+
+def test_the_indexes_used_last_are_kept(tmp_path, asked):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    with dask.config.set({"shardwrite.read.index-cache": "4 KiB"}):  # room for two
+        array = shardwrite.open_sharded(tmp_path / "x")
+    first, second, third = np.s_[0, :8], np.s_[64, :8], np.s_[128, :8]
+    needed = [n_asked(asked, array, key) for key in (first, second, first, third, first, second)]
+    assert needed == [2, 2, 1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_another_state_of_a_shard_is_read_by_its_own_index(tmp_path, kind, change):
+    store = stores(tmp_path)[kind]
+    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
+    array = shardwrite.open_sharded(store)
+    np.testing.assert_array_equal(array[:8, :8], VALUES[:8, :8])
+    wanted = VALUES.copy()
+    wanted[:64, :64] = 0 if change == "removed" else VALUES[:64, :64] // 1000
+    shardwrite.write_region(wanted[:64, :64], store, np.s_[:64, :64], **more)
+    np.testing.assert_array_equal(array[8:16, 8:16], wanted[8:16, 8:16])
+    np.testing.assert_array_equal(array[:128], wanted[:128])
+    position = (2, 2)
+    assert (array.encoded(position) is None) == (change == "removed")
+
+
+def test_a_file_that_was_changed_just_now_has_no_identity(tmp_path, monkeypatch):
+    """A second change in the same tick of the clock would leave its times as they are."""
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    monkeypatch.undo()
+    assert identity_in(os.stat(path)) is None
+    os.utime(path, (0, 0))  # which only changes one of the times
+    assert identity_in(os.stat(path)) is None
+    facts, now = os.stat(path), time.time_ns()
+    monkeypatch.setattr(looking.time, "time_ns", lambda: now + 3_000_000_000)
+    assert identity_in(facts) is not None
+    monkeypatch.setattr(looking.time, "time_ns", lambda: now - 3_000_000_000)
+    assert identity_in(facts) is None, "by a clock that is late"
+
+
+def test_a_file_of_the_same_size_and_time_is_another_one(tmp_path):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES, compressors=())
+    array = shardwrite.open_sharded(tmp_path / "x")
+    shard = tmp_path / "x" / "c" / "0" / "0"
+    before, times = array[:8, :8], os.stat(shard)
+    data = bytearray(shard.read_bytes())
+    other = shardwrite.open_sharded(tmp_path / "x").encoded_range((7, 7)).offset
+    data[0:256], data[other : other + 256] = data[other : other + 256], data[0:256]
+    shard.write_bytes(data)
+    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))  # as copies with times do
+    np.testing.assert_array_equal(before, VALUES[:8, :8])
+    np.testing.assert_array_equal(array[:8, :8], VALUES[56:64, 56:64])
+
+
+# ---- Stores of zarr-python, whose interface tells no states
+
+
+class Answering(zarr.storage.WrapperStore):
+    """Notes what it is asked for, and answers ranges in one of several ways."""
+
+    how = "ranges"
+    asked: list
+
+    async def get(self, key, prototype=None, byte_range=None):
+        self.asked.append((key, byte_range))
+        if byte_range is not None and self.how == "refused":
+            raise NotImplementedError("no ranges")
+        wanted = None if self.how == "ignored" else byte_range
+        return await self._store.get(key, prototype, wanted)
+
+
+def answering(store, how="ranges"):
+    made = Answering(store)
+    made.how, made.asked = how, []
+    return made
+
+
+def under(kind, tmp_path):
+    """A store with an array at its root."""
+    if kind == "zip":
+        with zarr.storage.ZipStore(tmp_path / "x.zip", mode="w") as store:
+            made = zarr.create_array(
+                store, shape=SHAPE, dtype="u4", shards=(64, 64), chunks=(8, 8), fill_value=0
+            )
+            made[...] = VALUES
+        return zarr.storage.ZipStore(tmp_path / "x.zip", read_only=True)
+    if kind == "memory":
+        store = zarr.storage.MemoryStore()
+        shardwrite.to_sharded_zarr(VALUES, store, **SIZES)
+        return store
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    if kind == "local":
+        return zarr.storage.LocalStore(tmp_path / "x")
+    return zarr.storage.FsspecStore.from_url(f"file://{tmp_path / 'x'}")
+
+
+def n_got(store, array, key):
+    store.asked.clear()
+    np.testing.assert_array_equal(array[key], VALUES[key])
+    assert all(wanted is not None for _, wanted in store.asked), "no whole object"
+    return len(store.asked)
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "fsspec", "zip"])
+def test_ranges_in_stores_of_zarr_python(tmp_path, kind, indexes):
+    store = answering(under(kind, tmp_path))
+    array = shardwrite.open_sharded(store)
+    assert n_got(store, array, np.s_[:8, :8]) == 2, "a chunk"
+    assert n_got(store, array, np.s_[8:16, 8:16]) == 2, "the index is read again"
+    assert n_got(store, array, np.s_[:16, :64]) == 2, "16 neighbours"
+    assert n_got(store, array, np.s_[:]) == 2 * 64, "a plane of 64 shards"
+    assert not indexes.nbytes
+
+
+def test_ranges_where_the_index_is_at_the_start(tmp_path):
+    store = answering(zarr.storage.MemoryStore())
+    shardwrite.to_sharded_zarr(
+        VALUES, store._store, **SIZES, index_location="start", run_dir=str(tmp_path / "run")
+    )
+    array = shardwrite.open_sharded(store)
+    assert n_got(store, array, np.s_[:8, :8]) == 2
+    assert n_got(store, array, np.s_[:]) == 2 * 64
+
+
+@pytest.mark.parametrize(("how", "n"), [("ignored", 1), ("refused", 2)])
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_stores_without_ranges_are_noticed_by_what_they_answer(tmp_path, how, n, location):
+    plain = zarr.storage.MemoryStore()
+    shardwrite.to_sharded_zarr(
+        VALUES, plain, **SIZES, index_location=location, run_dir=str(tmp_path / "run")
+    )
+    store = answering(plain, how)
+    array = shardwrite.open_sharded(store)
+    store.asked.clear()
+    np.testing.assert_array_equal(array[8:16, 8:16], VALUES[8:16, 8:16])
+    assert len(store.asked) == n
+    np.testing.assert_array_equal(array[:70, 3], VALUES[:70, 3])
+
+
+def test_a_shard_that_is_replaced_between_two_ranges_is_read_as_a_whole(tmp_path):
+    """The range of a chunk is no longer there: it is no error, and no wrong value."""
+    plain = zarr.storage.MemoryStore()
+    run_dir = str(tmp_path / "run")
+    shardwrite.to_sharded_zarr(VALUES, plain, **SIZES, run_dir=run_dir)
+    store = answering(plain)
+    array, real, later = shardwrite.open_sharded(store), Answering.get, np.zeros(SHAPE, "u4")
+    later[:8, :8] = 7
+
+    async def replaced(self, key, prototype=None, byte_range=None):
+        found = await real(self, key, prototype, byte_range)
+        if key.startswith("c/") and len(self.asked) == 1:
+            short = zarr.storage.MemoryStore()
+            shardwrite_array = zarr.create_array(
+                short, shape=SHAPE, dtype="u4", shards=(64, 64), chunks=(8, 8), fill_value=0
+            )
+            await shardwrite_array._async_array.setitem(slice(None), later)
+            for name in ("c/0/0", "zarr.json"):
+                await plain.set(name, await short.get(name, prototype))
+        return found
+
+    store.asked.clear()
+    Answering.get = replaced
+    try:
+        with dask.config.set({"shardwrite.read.threads": 1}):
+            found = array[56:64, 56:64]
+    finally:
+        Answering.get = real
+    assert (found == 0).all()
+
+
+def test_a_shard_that_is_cut_short_is_damaged(tmp_path):
+    plain = zarr.storage.LocalStore(tmp_path / "x")
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    shard = tmp_path / "x" / "c" / "0" / "0"
+    data = shard.read_bytes()
+    shard.write_bytes(data[: len(data) // 2] + data[-1028:])
+    array = shardwrite.open_sharded(answering(plain))
+    with pytest.raises(shardwrite.CorruptShardError, match="past the end") as caught:
+        array[56:64, 56:64]
+    assert caught.value.fields["key"] == "c/0/0"
+
+
+@pytest.mark.parametrize("place", updated_while_read.PLACES)
+def test_updates_under_readers_that_keep_indexes(tmp_path, place):
+    case = updated_while_read.updated(place, tmp_path, 0.5, 3)
+    assert case.wrong == []
+    assert case.counts["kept"] > 0
+    assert case.counts["read"] > 20
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", updated_while_read.PLACES)
+def test_updates_under_readers_that_keep_indexes_for_longer(tmp_path, place):
+    case = updated_while_read.updated(place, tmp_path, 10, 8)
+    assert case.wrong == []
+    assert case.counts["kept"] > 100
