@@ -257,7 +257,7 @@ class RunDirectory:
         run_path = Path(os.path.normpath(self.shared.parent / other.state))
         target = replace(self.target, place=place).with_run_path(run_path)
         require_trusted_run(target, self.shared, str(number), [str(number)])
-        return replace(self, target=target, record=record, view=None)
+        return replace(self, target=target, record=record, view=None, begun_with=None)
 
     def outputs(
         self, but: Collection[int] = (), known: Collection[RunDirectory] = ()
@@ -757,7 +757,7 @@ def _drop_last_claim(beside: Path) -> None:
     try:
         drop_claim(claim)
     except StoreError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in (*NO_ROOM, errno.ENOENT):  # another process has removed it
             raise
 
 

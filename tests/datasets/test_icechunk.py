@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -16,6 +18,7 @@ from shardwrite import ConflictError, SpecError
 xr = pytest.importorskip("xarray")
 icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
 
+PAGE = Path(__file__).parents[2] / "docs/howto/xarray.md"
 SIZES = {"shards": {"time": 8}, "chunks": {"time": 4}}
 HOURS = np.datetime64("2000-01-01", "ns") + np.arange(99) * np.timedelta64(1, "h")
 
@@ -174,6 +177,13 @@ def test_two_workers_write_it(tmp_path):
         write(repository, steps(40, 61), append_dim="time")
     check(repository, steps(0, 61))
     assert len(messages(repository)) == 2
+
+
+def test_the_page():
+    (example,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    hours = {"time": {"units": "hours since 2000-01-01"}}
+    ds = steps(0, 96)[["v"]]
+    exec(example, {"ds": ds, "hours": hours, "xr": xr, "shardwrite": shardwrite})
 
 
 @pytest.mark.compat
