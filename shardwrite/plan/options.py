@@ -255,6 +255,7 @@ def flaws_of(
             ratio = max(size, step) / min(size, step)
             if 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
                 flaws.append(f"shards of {size} nearly fit source chunks of {step} on axis {axis}")
+                break  # the others are as easily seen
     return flaws
 
 
