@@ -5,8 +5,8 @@ The chart shows what `docs/figures/side-by-side.csv` says. The pictures of the g
 real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because they
 need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The page
 with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds the
-words that were on the page when it was taken, and the tests compare them with those of today.
-The picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
+words that were on the page when it was taken, and the tests compare them with those of today. The
+picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
 ``build/site-report``.
 """
 

@@ -223,6 +223,8 @@ _SMALL_FILE, _FEW_FILES = 4 * 10**6, 1000  # files that are busy with their name
 
 _LARGE_INDEX = 2**16  # bytes that the first request for a shard brings anyway
 
+_WORTH_NESTING = 10**9  # bytes of an array; a smaller one is written soon, whatever its shards
+
 _NEARLY = 0.1  # how far a shard is from whole chunks of the source, as a share of them
 
 
@@ -245,12 +247,15 @@ def flaws_of(
         )
     if shard_nbytes > memory_nbytes:
         flaws.append(f"a shard has {human(shard_nbytes)}, and a process {human(memory_nbytes)}")
+    if itemsize * math.prod(grid.shape) < _WORTH_NESTING:
+        return flaws
     for axis, (size, sizes) in enumerate(zip(grid.shards, source_chunks, strict=True)):
         step = sizes[0] if len(sizes) > 2 else 0
         if 0 < step < grid.shape[axis] and size < grid.shape[axis] and sizes[1] == step:
             ratio = max(size, step) / min(size, step)
             if 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
                 flaws.append(f"shards of {size} nearly fit source chunks of {step} on axis {axis}")
+                break  # the others are as easily seen
     return flaws
 
 
