@@ -280,7 +280,8 @@ def main() -> None:
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
-        print(json.dumps(measure(*given.measure, given.size)))
+        contestant, url, case = given.measure
+        print(json.dumps(measure(contestant, url, case, given.size)))
         return
     with tempfile.TemporaryDirectory(dir=given.dir) as directory:
         rows = run(given, Path(directory))

@@ -76,7 +76,7 @@ from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt, receipt_at
 from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
-from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
+from shardwrite.place.base import MARKED, RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document, target_at
 from shardwrite.records import OtherVersionError
@@ -403,6 +403,22 @@ class RunDirectory:
         """See :meth:`Owner.check_alone`."""
         if not self.target.in_store or self.target.is_kept_elsewhere:
             refuse_unfinished(self.target.place, "Finish it by the call that it was begun with")
+        if not self.makes_array:
+            self._check_shape_before()
+
+    def _check_shape_before(self) -> None:
+        """Refuse an update of an array that has another shape than when the run was begun."""
+        shape, axis = list(self.document["shape"]), self.record.identity.append_axis
+        if self.record.length is not None:
+            shape[axis or 0] = self.record.length
+        found = self.target.shape
+        if found != shape:
+            raise JournalError(
+                f"another call has changed the shape of {self.target.label} from {shape} to "
+                f"{found} since the run {self.run} was begun, which changes the array, too. Make "
+                "this call again, after abandon if that run has not ended",
+                path=str(self.target.run_path),
+            )
 
     @property
     def keeper(self) -> Mapping[str, str]:
@@ -420,6 +436,11 @@ class RunDirectory:
     def is_marked(self) -> bool:
         """Whether a mark in the array tells of the run, so that others find its state, or stop."""
         return self.makes_array or self.target.is_kept_elsewhere
+
+    @property
+    def lacks_mark(self) -> bool:
+        """Whether an update has not put its mark into the array, before which it changes nothing."""
+        return self.is_marked and not self.makes_array and not is_there(self.path / MARKED)
 
     def clear(self, keys: Collection[str]) -> None:
         """Remove what is left of an old array, but these keys; see :meth:`Place.clear`."""

@@ -755,6 +755,8 @@ def _may_have_changed(over: RunDirectory) -> bool:
 
     An array that was to be made is set aside in any case.
     """
+    if over.lacks_mark:
+        return False
     is_claimed = run_in(over.target.run_path / "plan.json") == over.run
     return not over.is_listed_with_others or is_claimed
 

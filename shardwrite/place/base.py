@@ -49,6 +49,9 @@ MARK_NAME = "shardwrite-run.json"
 STATE_PREFIX = "shardwrite-run/"
 """Prefix of the objects that hold the state of a run in a bucket, inside the array."""
 
+MARKED = "marked"
+"""Directory of a run whose mark is in the array; see :meth:`Place.make_room`."""
+
 QUARANTINE_PREFIX = "shardwrite-quarantine/"
 """Prefix of copies of bad shards in a bucket, inside the array."""
 

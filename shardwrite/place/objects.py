@@ -26,6 +26,7 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
 from shardwrite.place.base import (
     MARK_NAME,
+    MARKED,
     QUARANTINE_PREFIX,
     RECEIPT_NAME,
     STATE_PREFIX,
@@ -299,7 +300,7 @@ class InStore(Place):
         The directory ``replaced`` in the run's directory says that the old array is being hidden,
         and ``replaced/all`` that it is hidden. New shards are written only after that.
         """
-        marked, begun = run.path / "marked", run.path / "replaced"
+        marked, begun = run.path / MARKED, run.path / "replaced"
         if not is_there(marked) or (replaces and not is_there(begun / "all")):
             with run.alone() as check:
                 if is_there(marked):

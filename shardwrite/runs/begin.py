@@ -146,11 +146,11 @@ def begin(
     _refuse_left_alone(there)
     for job in there:
         _refuse_overlapping(job)
-    sessions = _begin_all(jobs, engine, stack, free)
+    sessions, new = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
-        with _going_on(session.directory):
+        with _going_on(session.directory), _cancelling_updates(new, sessions):
             session.directory.make_room(session.job.durability, session.driver, plain)
     for directory in {session.directory.shared: session.directory for session in sessions}.values():
         with _going_on(directory):
@@ -235,8 +235,10 @@ def _tell_source(session: Session) -> None:
 
 def _begin_all(
     jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack, free: Collection[Target]
-) -> list[Session]:
+) -> tuple[list[Session], list[RunDirectory]]:
     """Begin or join the runs of all jobs, none of which has changed an array yet.
+
+    - Returns: a session for each job, and the runs that are new.
 
     New arrays of one hierarchy are written by one run. If one of the runs cannot begin, the new
     runs of the others are taken back.
@@ -270,7 +272,20 @@ def _begin_all(
         for directory in reversed(new):  # see `runs.staged`
             cancel_unused(directory, drivers)
         raise
-    return [sessions[job.target] for job in jobs]
+    return [sessions[job.target] for job in jobs], new
+
+
+@contextlib.contextmanager
+def _cancelling_updates(new: Sequence[RunDirectory], sessions: Sequence[Session]) -> Iterator[None]:
+    """Take new updates back if the block is refused, since what they were planned for is gone."""
+    try:
+        yield
+    except JournalError:
+        drivers = [session.driver for session in sessions]
+        for directory in new:
+            if not directory.makes_array:
+                cancel_unused(directory, drivers)
+        raise
 
 
 def _in_one_run(jobs: Sequence[Job]) -> list[list[Job]]:

@@ -230,6 +230,48 @@ def test_a_region_is_one_run(service, url):
     assert left_over(service, url) == []
 
 
+def tree(a, b, offset=0):
+    def node(start, stop):
+        values = np.arange(start, stop)[:, None] * np.ones((1, 6)) + offset
+        return xr.Dataset({"v": (("t", "x"), da.from_array(values, chunks=(3, 6)))})
+
+    return xr.DataTree.from_dict({"/a": node(*a), "/b": node(*b)})
+
+
+@servers.on("moto", long=["azurite", "seaweed", "gcs"])
+@pytest.mark.parametrize("is_given_up", [False, True])
+@pytest.mark.parametrize("stop_of_other", [7, 8])
+def test_another_append_ends_before_the_marks(service, url, stop_of_other, is_given_up):
+    """The lease is that of one array: what was appended to others before their marks stays."""
+    tree((0, 10), (0, 5)).shardwrite.to_zarr(url)
+    mine, other = tree((10, 12), (5, 7)), tree((0, 1), (5, stop_of_other), 100)["b"]
+    with pytest.MonkeyPatch.context() as patch:
+        make_room = InStore.make_room
+
+        def late(place, *args, **how):
+            patch.undo()
+            other.shardwrite.to_zarr(url, group="b", append_dim="t")
+            if is_given_up:
+                raise KeyboardInterrupt
+            return make_room(place, *args, **how)
+
+        patch.setattr(InStore, "make_room", late)
+        with pytest.raises(KeyboardInterrupt if is_given_up else shardwrite.JournalError) as told:
+            mine.shardwrite.to_zarr(url, append_dim="t")
+    if is_given_up:
+        with pytest.raises(shardwrite.JournalError, match="shape|has not ended"):
+            mine.shardwrite.to_zarr(url, append_dim="t")
+        shardwrite.abandon(url)
+    else:
+        assert f"from [5, 6] to [{stop_of_other}, 6]" in str(told.value)
+    assert left_over(service, url) == []
+    expected = [*range(5), *range(105, 100 + stop_of_other)]
+    assert servers.values_of(service, f"{url}/b/v")[:, 0].tolist() == expected
+    mine.shardwrite.to_zarr(url, append_dim="t")
+    assert servers.values_of(service, f"{url}/b/v")[:, 0].tolist() == [*expected, 5, 6]
+    assert servers.values_of(service, f"{url}/a/v")[:, 0].tolist() == [*range(12)]
+
+
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 @pytest.mark.long
 def test_an_append_with_a_directory_for_its_state(service, url, tmp_path):
@@ -244,13 +286,13 @@ def test_an_append_with_a_directory_for_its_state(service, url, tmp_path):
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 @pytest.mark.long
 def test_a_tree_is_appended_to(service, url):
-    def tree(ds):
+    def nodes(ds):
         return xr.DataTree.from_dict({"/a": ds, "/b/c": ds[["v0"]]})
 
-    tree(dataset(title="it")).shardwrite.to_zarr(url, shards={"t": 16}, chunks={"t": 4})
-    interrupted(tree(more()), url, append_dim="t")
+    nodes(dataset(title="it")).shardwrite.to_zarr(url, shards={"t": 16}, chunks={"t": 4})
+    interrupted(nodes(more()), url, append_dim="t")
     for _ in range(2):
-        tree(more()).shardwrite.to_zarr(url, append_dim="t")
+        nodes(more()).shardwrite.to_zarr(url, append_dim="t")
     for group, names in (("a", ["v0", "v1", "v2"]), ("b/c", ["v0"])):
         check(service, url, xr.concat([dataset(title="it"), more()], "t")[names], group=group)
     assert left_over(service, url) == []

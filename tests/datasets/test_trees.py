@@ -168,6 +168,22 @@ def test_it_is_one_run(root, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
+def test_another_append_ends_before_it_begins(root, tmp_path):
+    """It is taken back whole, so that the same call can be made again."""
+    other, mine = tree(10, 13, more=1), tree(10, 12)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def append_first(*_, **__):
+            patch.undo()
+            other.shardwrite.to_zarr(root, append_dim="time")
+
+        seams.before(patch, "begin runs", append_first)
+        with pytest.raises(JournalError, match="became .* while an update .* was planned"):
+            mine.shardwrite.to_zarr(root, append_dim="time")
+    check(root, tree(0, 13, more=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("is_given_up", [False, True])
 def test_whatever_document_it_dies_before(tmp_path, is_given_up):
