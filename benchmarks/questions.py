@@ -132,7 +132,7 @@ MEASUREMENTS = {
         "table 2 1",
         ("codecs", "volumes", "write"),
         (
-            "benchmarks.precomputed --repeats 1 --mib 1 --shard-mib 1 --reads 4 --tasks write --dir MEMORY",
+            "benchmarks.precomputed --repeats 1 --cases raw --mib 16 --shard-mib 4 --tasks write --dir MEMORY",
         ),
     ),
     "refusals": Measurement(

@@ -1,12 +1,12 @@
 """Draw the overview and the chart of the README and the site: ``python docs/pictures.py``.
 
 So are the reads of three designs. All are text, so they are committed and compared in the tests.
-The chart shows what `docs/figures/side-by-side.csv` says. The pictures of the gallery come from real
-arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because they need
-Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The page with
-the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds the words
-that were on the page when it was taken, and the tests compare them with those of today.
-The picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
+The chart shows what `docs/figures/side-by-side.csv` says. The pictures of the gallery come from
+real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because they
+need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The page
+with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds the
+words that were on the page when it was taken, and the tests compare them with those of today. The
+picture of Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in
 ``build/site-report``.
 """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwrite._dataclass import dataclass
@@ -15,8 +15,9 @@ from shardwrite._dataclass import dataclass
 __all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "ravel", "unravel"]
 
 Shape = tuple[int, ...]
-Sized = int | str | Sequence[int] | None
-"""Shape as users give it: for each axis, one for all axes, as bytes, or as ``"auto"``."""
+Sized = int | str | Sequence[int] | Mapping[Any, int | str] | None
+"""Shape as users give it: for each axis, by the names of axes, one for all axes, as bytes, as a
+number of inner chunks, or as ``"auto"``."""
 
 
 def ceil_div(a: int, b: int) -> int:

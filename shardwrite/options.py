@@ -188,18 +188,21 @@ class ArrayKeywords(Keywords):
     shards: Sized | Mapping[str, Any] = option(
         "auto",
         """Shape of a shard, in elements: a shape, one size for all axes, a decoded size in bytes
-        such as ``"256MB"``, or ``"auto"``. ``shards=None`` stands for an array without shards, in
-        which each chunk is an object of its own. `shards` may also be a mapping as zarr-python
-        takes it: ``{"shape": ..., "index_location": ...}``.""",
-        kind="int, tuple of int, str or None",
+        such as ``"256MB"``, or ``"auto"``. A mapping such as ``{"time": 720, ...: -1}`` has sizes
+        along axes, by their names or numbers. An axis with -1 is whole, as are all that are not
+        named. The key ``...`` gives these another size. A text such as ``"8 chunks"`` is a number
+        of inner chunks, for all axes or for one in a mapping. ``shards=None`` stands for an array
+        without shards, in which each chunk is an object of its own. `shards` may also be a mapping
+        as zarr-python takes it: ``{"shape": ..., "index_location": ...}``.""",
+        kind="int, tuple of int, mapping, str or None",
         parser="sizes",
-        command_help="Size of a shard (one file): 256 or 256,256,64 elements, 256MB, auto, or none "
-        "for an array without shards.",
+        command_help="Size of a shard (one file): 256 or 256,256,64 elements, time=720,...=-1 by "
+        "axes, '8 chunks', 256MB, auto, or none for an array without shards.",
     )
     chunks: Sized = option(
         "auto",
         "Shape of an inner chunk, in elements, given in the same ways.",
-        kind="int, tuple of int or str",
+        kind="int, tuple of int, mapping or str",
         parser="sizes",
         command_help="Size of an inner chunk, likewise: 64, 64,64,16, 512kB or auto.",
     )

@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ from shardwrite.journal.plan_record import RunRecord, sealed
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.replay import histories, replay
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import discard_run
+from shardwrite.journal.takeover import cancel_begin, discard_run
 from shardwrite.journal.undo import Change
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import Target, resolve_target
@@ -284,6 +285,13 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
     return [task(key) for key in keys]
 
 
+def job_of(x: Any, path: Path, **keywords: Any) -> Job:
+    """The job of a new array."""
+    return Job(
+        ArrayChunks(x), shardwrite.plan(x, **keywords), resolve_target(path, None), RunOptions()
+    )
+
+
 def begin_unseen(job: Job) -> Any:
     """Begin the run of a job as a process does that has looked before the array was there."""
     intent = intent_of(job.plan, job.options.mode)
@@ -338,6 +346,11 @@ def tasks_of(x: Any, plan: Any, path: Path) -> dict[Any, Box]:
 def restored_plan(path: Any, resources: Any) -> Any:
     """The plan as any process reads it back from the record of a run."""
     return plan_begun(run_of(path), resources)
+
+
+def cancel(run: Any) -> None:
+    """Take a run back that has changed nothing, as whoever has begun it does after an error."""
+    cancel_begin(run, is_claimed=True)
 
 
 def give_up(run: Any) -> None:
@@ -579,11 +592,13 @@ STEPS = {
     "begin a run": "journal.neighbours:begin_runs",
     "make the directory of a run": "journal.begin:_create",
     "look for a run": "journal.begin:tidied_run",
+    "claim the arrays of a run": "journal.begin:_claim_all",
     "claim the rest of a run": "journal.begin:_claim_rest",
     "look for a run to join": "runs.begin:tidied_run",
     "check the place": "runs.begin:check_place",
     "may make a directory": "runs.begin:_can_be_made",
     "probe a worker": "write.context:probe",
+    "probe a run": "runs.begin:_probe",
     "set the old array aside": "place.directory:Directory.make_room",
     "read a log": "journal.replay:_parse",
     "sweep what is left": "journal.replay:remove_state",
@@ -591,6 +606,7 @@ STEPS = {
     "publish the array": "runs.session:Session.publish",
     "write a document": "place.directory:Directory.write",
     "tell the groups above": "journal.rundir:consolidate",
+    "list arrays again": "journal.rundir:list_again",
     "leave a receipt": "journal.rundir:RunDirectory.leave",
     "encode a receipt": "journal.receipt:Receipt.encode",
     "end a run": "runs.session:end_run",
@@ -658,11 +674,13 @@ def before(patch: Any, name: str, action: Callable[..., Any], *, once: bool = Fa
     replace_step(patch, name, call)
 
 
-def after(patch: Any, name: str, action: Callable[..., Any]) -> None:
+def after(patch: Any, name: str, action: Callable[..., Any], *, once: bool = False) -> None:
     """The same after each call has returned."""
     original = real(name)
 
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if once:
+            replace_step(patch, name, original)
         found = original(*arguments, **keywords)
         action(*arguments, **keywords)
         return found
@@ -699,6 +717,38 @@ def once_before(name: str, action: Callable[[], Any]) -> Iterator[None]:
 
     with mock.patch.object(*step(name), call):
         yield
+
+
+class Joiner:
+    """Another process, as it were: it makes the same call, and stands still before a step."""
+
+    def __init__(self, patch: Any, call: Callable[[], Any], step: str) -> None:
+        self._patch, self._call, self._step = patch, call, step
+        self._arrived, self._go = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.results: list[Any] = []
+
+    def _run(self) -> None:
+        try:
+            self.results += self._call()
+        finally:
+            self._arrived.set()
+
+    def _stand(self, *_: Any, **__: Any) -> None:
+        self._arrived.set()
+        assert self._go.wait(30)
+
+    def come(self, *_: Any, **__: Any) -> None:
+        """Let it come to that step."""
+        before(self._patch, self._step, self._stand, once=True)
+        self._thread.start()
+        assert self._arrived.wait(30)
+
+    def end(self) -> list[Any]:
+        """Let it go on to its end; its results."""
+        self._go.set()
+        self._thread.join(30)
+        return self.results
 
 
 def log_every(seconds: float) -> Any:

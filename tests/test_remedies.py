@@ -73,6 +73,7 @@ _PLACES = "tests/operations/test_adopt_places.py"
 _RECOVER = "tests/operations/test_recover.py"
 _STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
+    "--shards {} --chunks {} --compressors {}": "tests/operations/test_design.py::test_the_command",
     "the new array was moved away from": (
         "tests/journal/test_handover.py::test_the_new_array_is_gone_before_the_run_has_ended"
     ),

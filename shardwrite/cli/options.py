@@ -211,6 +211,8 @@ def _word(value: Any, kind: object) -> str:
         return "none"
     if isinstance(kind, Attributes | Json) and value not in ("auto", "keep"):
         return json.dumps(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{'...' if key is ... else key}={size}" for key, size in value.items())
     if isinstance(value, tuple):
         return ",".join("" if item is None else str(item) for item in value)
     return str(value)

@@ -27,16 +27,29 @@ _WHOLE = re.compile(r"-?[0-9]{1,30}")  # Python reads no number of more than 430
 _ZSTD = '[{"name": "zstd", "configuration": {"level": 3}}]'
 
 
+def _axis_of(name: str) -> Any:
+    """Key of an axis in a mapping of sizes: its name or number, or the rest of the axes."""
+    if name == "...":
+        return ...
+    return int(name) if _WHOLE.fullmatch(name) else name
+
+
 class Sizes(Value):
-    """Option type for sizes: ``64``, ``64,64,32``, ``256MB``, ``auto`` or ``none``."""
+    """Option type for sizes: ``64``, ``64,64,32``, ``t=8,...=-1``, ``256MB``, ``auto``."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Return one integer, a tuple of integers, or None; other text is left for the planner."""
+        """Return integers, as one, a tuple or a mapping, or None; the planner reads other text."""
         if value == "none":
             return None
         parts = str(value).split(",")
+        if all("=" in part for part in parts):
+            named = (part.partition("=") for part in parts)
+            return {
+                _axis_of(name.strip()): int(size) if _WHOLE.fullmatch(size) else size
+                for name, _, size in named
+            }
         if all(_WHOLE.fullmatch(part.strip()) for part in parts):
             sizes = tuple(int(part) for part in parts)
             return sizes if len(sizes) > 1 else sizes[0]
@@ -51,7 +64,7 @@ class Extents(Sizes):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return one integer or a tuple of integers."""
         found = super().convert(value, param, ctx)
-        if isinstance(found, str) or found is None:
+        if not isinstance(found, int | tuple):
             numbers = re.findall(r"[0-9]+", str(value)) or ["64", "64", "32"]
             self.fail(f"{value!r} is no shape; give for instance {','.join(numbers)}", param, ctx)
         return found

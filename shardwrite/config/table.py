@@ -272,7 +272,7 @@ ADVICE = Setting(
     "array.advice",
     flag,
     True,
-    "Whether a warning names better shapes where those that are given make very many or very small "
+    "Whether a warning names better shapes where those that are given make too many or too small "
     "files, large indexes, or shards that nearly fit chunks of the source.",
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec
@@ -30,7 +30,15 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.options import Manifest
-from shardwrite.plan.options import explicit_sizes, parse_nbytes, resolve_shapes
+from shardwrite.plan.options import (
+    WHOLE,
+    by_axis,
+    explicit_sizes,
+    n_chunks_in,
+    parse_nbytes,
+    resolve_shapes,
+    shard_side,
+)
 from shardwrite.plan.partition import check_extents
 from shardwrite.results import Facts, Result, counted, duration, human
 from shardwrite.runs.result import WriteResult, told_of_rereads
@@ -192,6 +200,16 @@ def shards_of_chunks(
     """
     if shards is None:
         return None, "no shards: each chunk is a file"
+    if isinstance(shards, Mapping) or n_chunks_in(shards) is not None:
+        sizes = (
+            by_axis("shards", shards, names, len(shape))
+            if isinstance(shards, Mapping)
+            else [str(shards)] * len(shape)
+        )
+        shards = tuple(
+            size if isinstance(size, int) and size != WHOLE else shard_side(size, n, c) // c
+            for size, n, c in zip(sizes, shape, chunks, strict=True)
+        )
     counts = explicit_sizes(shards, len(shape), "shards")
     if counts is not None:
         found = tuple(k * c for k, c in zip(counts, chunks, strict=True))

@@ -300,11 +300,11 @@ def _layout(
     """Metadata of the new array, and explanations of its shapes."""
     old, notes = source.array.metadata.without_codecs_around, []
     chunks = old.grid.chunks
+    names = source.names if wanted.dimension_names is None else wanted.dimension_names
     if wanted.chunks is not None:
-        found = resolve_shapes(old.grid.shape, old.itemsize, None, wanted.chunks, ())
+        found = resolve_shapes(old.grid.shape, old.itemsize, None, wanted.chunks, (), names)
         chunks = found[1]
         notes += [note for note in found[2] if note.startswith("chunks")]
-    names = source.names if wanted.dimension_names is None else wanted.dimension_names
     shards, note = shards_of_chunks(wanted.shards, old.grid.shape, chunks, old.itemsize, names)
     layout = ConvertedLayout(
         shards=shards,

@@ -24,7 +24,7 @@ from shardwrite.options import (
     same_as,
 )
 
-Sizes = str | int | Mapping[Any, int] | None
+Sizes = str | int | Mapping[Any, int | str] | None
 """Sizes along named dimensions, bytes as text, a number of chunks, ``"auto"`` or None."""
 
 
@@ -39,9 +39,10 @@ class SizeKeywords(Keywords):
         "auto",
         """Size of a shard of each variable. A mapping such as ``{"time": 720, ...: -1}`` has
         numbers of elements along dimensions. A dimension with -1 is whole, as are all that are not
-        named. The key ``...`` gives these another size. A number such as 8 is that of the inner
-        chunks along each dimension of a shard. A text such as ``"256MB"`` is a decoded size, and
-        ``"auto"`` leaves the choice to the planner. ``shards=None`` writes arrays without shards. A
+        named. The key ``...`` gives these another size. A number such as 8, or a text such as
+        ``"8 chunks"``, is that of the inner chunks along each dimension of a shard. Such a text may
+        stand for one dimension, too. A text such as ``"256MB"`` is a decoded size, and ``"auto"``
+        leaves the choice to the planner. ``shards=None`` writes arrays without shards. A
         variable of up to 1 MiB is one chunk without shards, unless `encoding` has sizes for
         it.""",
         kind="mapping of str to int, or a single int, str or None",

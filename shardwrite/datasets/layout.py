@@ -10,13 +10,19 @@ from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.datasets.keywords import Sizes
 from shardwrite.errors import SpecError
-from shardwrite.grid import Shape, ceil_div
-from shardwrite.plan.options import parse_nbytes, resolve_shapes
+from shardwrite.grid import Shape
+from shardwrite.plan.options import (
+    WHOLE,
+    check_size,
+    n_chunks_in,
+    parse_nbytes,
+    resolve_shapes,
+    shard_side,
+    units_of,
+)
 
 ONE_PIECE_NBYTES = 2**20
 """Decoded size up to which a variable is one chunk without shards."""
-
-_WHOLE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +68,26 @@ class SizesByName:
         chunks = encoding.get("chunks") or self.chunks
         if isinstance(chunks, Mapping):
             chunks = tuple(
-                max(1, n if size == _WHOLE else size if dim == self.grows else min(n, size))
+                max(1, n if size == WHOLE else size if dim == self.grows else min(n, size))
                 for dim, n, size in _by_axis(chunks, dims, shape)
             )
         if is_whole(self.shards, 1) and "shards" not in encoding:
             chunks = resolve_shapes(shape, itemsize, None, chunks, ())[1]
-            return _shards_of(self.shards, chunks, shape), chunks
+            count = f"{int(self.shards)} chunks"
+            return tuple(
+                shard_side(count, *each) for each in zip(shape, chunks, strict=True)
+            ), chunks
         shards = encoding.get("shards", self.shards)
         if isinstance(shards, Mapping):
-            units = _units(chunks, shape)
+            if any(map(n_chunks_in, shards.values())):
+                chunks = resolve_shapes(shape, itemsize, None, chunks, ())[1]
+            units = units_of(chunks, shape)
             shards = tuple(
-                size
-                if size != _WHOLE and (size < n or dim == self.grows)
-                else ceil_div(max(1, n), unit) * unit
+                shard_side(
+                    size if isinstance(size, str) or size < n or dim == self.grows else WHOLE,
+                    n,
+                    unit,
+                )
                 for (dim, n, size), unit in zip(_by_axis(shards, dims, shape), units, strict=True)
             )
         return shards, chunks
@@ -84,42 +97,22 @@ class SizesByName:
         """Whether sizes along the growing dimension are given."""
         named = (sizes for sizes in (self.shards, self.chunks) if isinstance(sizes, Mapping))
         return self.grows is not None and any(
-            sizes.get(self.grows, sizes.get(..., _WHOLE)) != _WHOLE for sizes in named
+            sizes.get(self.grows, sizes.get(..., WHOLE)) != WHOLE for sizes in named
         )
 
 
-def _shards_of(n_chunks: Any, chunks: Shape, shape: Shape) -> Shape:
-    """Shards of so many inner chunks along each axis, or of all that the axis has."""
-    return tuple(
-        unit * min(int(n_chunks), ceil_div(max(1, n), unit))
-        for unit, n in zip(chunks, shape, strict=True)
-    )
-
-
 def _by_axis(
-    sizes: Mapping[Any, int], dims: Sequence[Hashable], shape: Shape
-) -> Iterable[tuple[Hashable, int, int]]:
+    sizes: Mapping[Any, int | str], dims: Sequence[Hashable], shape: Shape
+) -> Iterable[tuple[Hashable, int, Any]]:
     """Name and length of each axis of a variable, and the size that is given for it."""
-    rest = sizes.get(..., _WHOLE)
-    return [(dim, n, int(sizes.get(dim, rest))) for dim, n in zip(dims, shape, strict=True)]
-
-
-def _units(chunks: Any, shape: Shape) -> Shape:
-    """What the shards of whole dimensions are multiples of.
-
-    If inner chunks are left to the planner, it takes powers of two that divide a shard. A shard of
-    an odd length would have inner chunks of one element, so it is made up to an eighth longer.
-    """
-    if isinstance(chunks, tuple) and len(chunks) == len(shape):
-        return tuple(chunks)
-    if is_whole(chunks, 1):
-        return (int(chunks),) * len(shape)
-    return tuple(2 ** max(0, (n // 8).bit_length() - 1) for n in shape)
+    rest = sizes.get(..., WHOLE)
+    return [(dim, n, sizes.get(dim, rest)) for dim, n in zip(dims, shape, strict=True)]
 
 
 def _check(field: str, value: Any) -> None:
     """Refuse what is no size of many variables."""
-    if isinstance(value, str) and value != "auto":
+    is_counted = field == "shards" and n_chunks_in(value) is not None
+    if isinstance(value, str) and value != "auto" and not is_counted:
         parse_nbytes(value, field)
     if value is None or isinstance(value, str) or (field == "shards" and is_whole(value, 1)):
         return
@@ -132,10 +125,4 @@ def _check(field: str, value: Any) -> None:
             "sizes of single variables in encoding; shards may be a number of chunks, too",
         )
     for size in value.values():
-        if size != _WHOLE and not is_whole(size, 1):
-            raise SpecError(
-                f"{size!r} is no size",
-                field=field,
-                value=value,
-                remedy="give positive whole numbers of elements, or -1 for a whole dimension",
-            )
+        check_size(field, value, size)

@@ -82,7 +82,8 @@ def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
             "is of Icechunk, and no session that can be committed",
             field="store",
             value=type(store).__name__,
-            remedy='give the session itself, such as repository.writable_session("main")',
+            remedy='give to_zarr a session, such as repository.writable_session("main"), and plan '
+            "no store",
         )
     if isinstance(store, dict):  # which zarr-python and xarray take for a store, too
         from zarr.storage import MemoryStore

@@ -357,11 +357,12 @@ def _as_zarr_gives(shards: Any, location: Any) -> tuple[Any, Any]:
     """Shape of the shards and index location, given as zarr-python takes them."""
     usual = _OF_INDEX["index_location"]
     location = location.value if isinstance(location, Enum) else location
-    if not isinstance(shards, Mapping):
-        return shards, location
+    words = {"shape", "index_location"}
+    if not isinstance(shards, Mapping) or (shards and not words.intersection(shards)):
+        return shards, location  # which may be sizes by the names of axes
     shape, within = shards.get("shape"), shards.get("index_location")
     within = within.value if isinstance(within, Enum) else within
-    if set(shards) - {"shape", "index_location"} or shape is None or isinstance(shape, Mapping):
+    if set(shards) - words or shape is None or isinstance(shape, Mapping):
         remedy = 'give {"shape": ..., "index_location": ...}, or a shape'
         raise SpecError("no description of shards", field="shards", value=shards, remedy=remedy)
     if within is not None and location not in (usual, within):

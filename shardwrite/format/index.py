@@ -243,6 +243,7 @@ class IndexCodec:
           :meth:`ShardIndex.check`.
         """
         table = self._pipeline.decode(data).reshape(-1, 2)
-        index = ShardIndex(np.ascontiguousarray(table, dtype=np.uint64))
+        # A copy, because who keeps the index would keep the whole shard that it was read with.
+        index = ShardIndex(np.array(table, dtype=np.uint64, order="C"))
         index.check(shard_nbytes, self.span(shard_nbytes), self._chunks_per_shard)
         return index

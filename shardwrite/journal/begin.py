@@ -20,10 +20,17 @@ from crc32c import crc32c
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
-from shardwrite.errors import JournalError, SpecError, StoreError
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.documents import check_groups_above
-from shardwrite.journal.lease import live_holders, note_failed, signature, this_process
+from shardwrite.journal.lease import (
+    live_holders,
+    note_failed,
+    signature,
+    this_process,
+    work_files,
+)
+from shardwrite.journal.lines import TOKEN
 from shardwrite.journal.plan_record import Intent, RunRecord, Together, new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import journals_of
@@ -417,10 +424,11 @@ def begin_runs(
         made = _create(new, durability, unseen)
         if made is None:
             continue
-        if all(one.record.replaces == _replaces(one.target, one.record) for one in made):
+        changed = [one for one in made if one.record.replaces != _replaces(one.target, one.record)]
+        if all(map(_is_joined, changed)):
             _check_alone(made)
             _confirm_new(made[0])
-            begun |= {one.target: (one, True) for one in made}
+            begun |= {one.target: (one, not changed) for one in made}
             break
         # Another run has ended since the target was checked.
         cancel_begin(made[0], is_claimed=True)
@@ -467,6 +475,18 @@ def _may_begin(requests: Sequence[Request]) -> bool:
                 raise
             return False
     return True
+
+
+def _is_joined(run: RunDirectory) -> bool:
+    """Whether what has changed in the place of a new run is the work of those who have joined it.
+
+    They may do so as soon as the plan is linked, and be at the end of the run before this process
+    looks. What another run has left there has its receipt.
+    """
+    if not work_files(run.shared, TOKEN) or has_lost_array(run):
+        return False
+    receipt = read_receipt(run.target)
+    return receipt is None or receipt.names(run.run)
 
 
 def _replaces(target: Target, intent: Intent) -> bool:
@@ -520,6 +540,7 @@ def _create(
 
     - `fresh`: targets where nothing stood a moment ago. The caller looks again.
     """
+    is_begun = False
     name = new_name()
     made = _runs_of(requests, name, fresh, durability)
     first = made[0]
@@ -533,6 +554,7 @@ def _create(
         if is_several:
             fsync_directory(draft)
         os.rename(draft, first.shared)
+        is_begun = True
         if is_several:  # else whoever claims syncs it
             fsync_directory(first.shared.parent)
         if _claim_all(made):
@@ -541,7 +563,11 @@ def _create(
         note_failed(draft, first.shared)
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
-        cancel_begin(first, is_claimed=any(map(_has_claimed, made)))
+        is_ended = is_begun and isinstance(error, FileNotFoundError) and first.has_ended
+        cancel_begin(first, is_claimed=any(map(_has_claimed, made)), known=made)
+        if is_ended:
+            path = str(first.path)
+            raise RunEndedError("another process has ended this run", path=path) from error
         if not isinstance(error, OSError):
             raise
         message = (
@@ -549,7 +575,7 @@ def _create(
             "can be written to"
         )
         raise StoreError(message, key=str(first.path), errno=error.errno) from None
-    cancel_begin(first, is_claimed=any(map(_has_claimed, made)))
+    cancel_begin(first, is_claimed=any(map(_has_claimed, made)), known=made)
     return None
 
 
@@ -642,15 +668,21 @@ def _claim_all(runs: Sequence[RunDirectory]) -> bool:
     for run in runs:
         directory = run.target.run_path.parent
         if run.record.together is not None:
-            like = run.target.place.rights_like
             is_synced = directory in above or level == "none"
-            make_directories(run.target.run_path, "none" if is_synced else level, like=like)
+            _make_beside(run, "none" if is_synced else level)
         if not _claim(run):
             return False
         above[directory] = None
     for directory in above if level != "none" else ():
         fsync_directory(directory)
     return True
+
+
+def _make_beside(run: RunDirectory, durability: str) -> None:
+    """Make the directory of the run state of one of several arrays."""
+    has_array = run.record.replaces or not run.makes_array
+    like = run.target.place.rights_like if has_array else None
+    make_directories(run.target.run_path, durability, like=like)
 
 
 def _claim(run: RunDirectory) -> bool:
@@ -670,8 +702,7 @@ def _claim(run: RunDirectory) -> bool:
         except FileNotFoundError:
             if run.record.together is None or attempt == _MAX_TRIES or not is_there(run.path):
                 raise
-            like = target.place.rights_like
-            make_directories(target.run_path, run.record.durability, like=like)
+            _make_beside(run, run.record.durability)
     if run.record.durability != "none":
         fsync_directory(plan.parent)
     return True

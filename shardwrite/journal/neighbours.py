@@ -32,7 +32,13 @@ from shardwrite.journal.begin import (
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty, run_in
-from shardwrite.journal.takeover import TAKEN, cancel_begin, discard_run, refuse_consuming
+from shardwrite.journal.takeover import (
+    TAKEN,
+    cancel_begin,
+    cancel_unused,
+    discard_run,
+    refuse_consuming,
+)
 from shardwrite.journal.trust import is_private, require_trusted
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.plan.identity import Identity, ShardWindow
@@ -284,12 +290,13 @@ def begin_beside(
         planned = [_planned(run) if is_new else None for run, is_new in begun]
         try:
             for run, is_new in begun:
-                if not (is_new and run.makes_array and _is_alone(run)):
+                is_free = not attempt and run.target in free
+                if not (is_new and run.makes_array and _is_alone(run, is_free=is_free)):
                     refuse_overlapping_runs(run.target, run.record, restart=False)
         except JournalError as error:
             if new is None:
                 raise
-            cancel_begin(new, is_claimed=True)
+            cancel_unused(new)
             if attempt == _MAX_TRIES or isinstance(error, UntrustedStateError):
                 raise
             # The pause is random so that one of the two processes is alone.
@@ -307,14 +314,15 @@ def begin_beside(
     return begun
 
 
-def _is_alone(run: RunDirectory) -> bool:
+def _is_alone(run: RunDirectory, *, is_free: bool) -> bool:
     """Whether nothing but a new run that makes an array lies beside that array.
 
+    - `is_free`: whether nothing lay there a moment ago, and so no update of an array either.
     - Raises UntrustedStateError if what lies there is not trusted.
     """
     target = run.target
     if is_private(target.beside):  # nobody else has made anything there
-        return not is_there(target.beside / UPDATES)
+        return is_free or not is_there(target.beside / UPDATES)
     own = target.run_path / "plan.json"
     return all(path == own or path.is_relative_to(run.path) for path in require_trusted(target))
 

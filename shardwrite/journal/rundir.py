@@ -778,7 +778,7 @@ def _drop_last_claim(beside: Path) -> None:
     try:
         drop_claim(claim)
     except StoreError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in (*NO_ROOM, errno.ENOENT):  # another process has removed it
             raise
 
 

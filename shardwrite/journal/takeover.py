@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import logging
 import os
@@ -375,6 +376,8 @@ def _same(document: Document) -> Document:
 
 
 ENDED, TAKEN = "ended", "taken"
+_REMOVED = (errno.ENOENT, errno.ESTALE)
+_MAX_TRIES = 3
 
 
 def end_run(
@@ -394,19 +397,31 @@ def end_run(
     settle(over, own_journals, known)
 
 
-def cancel_begin(run: RunDirectory, *, is_claimed: bool) -> None:
+def cancel_begin(
+    run: RunDirectory, *, is_claimed: bool, known: Collection[RunDirectory] = ()
+) -> None:
     """End a run that has changed nothing yet.
 
     Errors of the system are ignored, since they would hide the error for which the run is ended.
+
+    - `known`: the run on arrays that this process was to write; others are looked up.
     """
     with contextlib.suppress(OSError):
         if is_claimed:
-            end_run(run)
+            end_run(run, known=known)
         else:
+            outputs = list(run.outputs(known=known))
             remove_state(run.shared)
-            for one in run.outputs():
+            for one in outputs:
                 remove_empty(one.target)
             remove_empty_home(run.home)
+
+
+def cancel_unused(run: RunDirectory, own_drivers: Collection[str] = ()) -> None:
+    """Take a new run back, unless another process has joined it meanwhile."""
+    with contextlib.suppress(StoreError):  # the error for which it is taken back is to be reported
+        if all(holder.driver in own_drivers for holder in live_holders(run.shared)):
+            cancel_begin(run, is_claimed=True)
 
 
 def discard_run(run: RunDirectory) -> None:
@@ -470,12 +485,18 @@ def settle(
     - `own_journals`: prefix of the names of journals that need not be read; see :func:`end_run`.
       It is empty unless this process has ended the run, and has written all that it wanted to.
     """
-    try:
-        with as_store_error(str(over.shared), "cannot remove"):
-            _settle(over, own_journals, known)
-    except (StoreError, RunEndedError):
-        if is_there(over.shared):
-            raise  # otherwise another process has settled the run
+    for n_tries in itertools.count(1):
+        try:
+            with as_store_error(str(over.shared), "cannot remove"):
+                _settle(over, own_journals, known)
+            break
+        except (StoreError, RunEndedError) as error:
+            if not is_there(over.shared):
+                break  # another process has settled the run
+            # Another one may be at it, and what it has removed is missing here.
+            is_shared = isinstance(error, RunEndedError) or error.errno in _REMOVED
+            if not is_shared or n_tries == _MAX_TRIES:
+                raise
 
 
 def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirectory]) -> None:

@@ -205,7 +205,7 @@ class Candidate(Result):
     seconds: float | None
 
     @property
-    def keywords(self) -> dict[str, Any]:
+    def keywords(self) -> Mapping[str, Any]:
         """The shapes and compressors as keywords of :func:`to_sharded_zarr` and :func:`plan`."""
         names = ("shards", "chunks", "compressors")
         return {name: getattr(self, name) for name in names}

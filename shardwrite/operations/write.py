@@ -259,7 +259,12 @@ def _check_agrees(x: Any, existing: ArrayMetadata, array: ArrayOptions) -> None:
         and getattr(array, field.name) != field.default
     }
     shards, chunks, _ = resolve_shapes(
-        shape, existing.itemsize or 1, array.shards, array.chunks, source.chunks
+        shape,
+        existing.itemsize or 1,
+        array.shards,
+        array.chunks,
+        source.chunks,
+        existing.document.get("dimension_names"),
     )
     is_sharded = array.shards is not None if "shards" in asked else existing.is_sharded
     wanted = make_metadata(shape, existing.dtype, shards if is_sharded else None, chunks, array)

@@ -272,7 +272,7 @@ class RequestRules:
     is_distant: bool
     gap: int  # bytes between inner chunks that one request reads all the same
     most: int  # bytes of a request
-    tail: int  # bytes of the first request, which has the index
+    tail: int  # bytes of the first request, at least, which has the index
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,10 +369,9 @@ def _counted(read: Shape, stored: Stored, how: RequestRules) -> tuple[float, flo
         pieces = replace(pieces, wanted_share=ones, there_share=ones)
     ask = _of_ranges if how.is_distant else _of_file
     n_requests, nbytes = ask(pieces, stored, how)
-    extra = int(how.is_distant and stored.index_nbytes > how.tail)  # once, then it is known
     return (
-        float(pieces.weights @ n_requests) + extra,
-        float(pieces.weights @ nbytes) + extra * how.tail,
+        float(pieces.weights @ n_requests),
+        float(pieces.weights @ nbytes),
         float(pieces.weights @ math.prod(pieces.wanted)),
     )
 

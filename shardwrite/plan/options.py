@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -52,18 +52,34 @@ def resolve_shapes(
     shards: Sized,
     chunks: Sized,
     source_chunks: Sequence[Sequence[int]],
+    names: Sequence[Hashable] | None = None,
 ) -> tuple[Shape, Shape, tuple[str, ...]]:
     """Resolve the arguments `shards` and `chunks` to shapes.
 
-    - `shards`: A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"``. None
-      is an array without shards, whose objects are single chunks.
-    - `chunks`: the same; here None means ``"auto"``.
+    - `shards`: A shape, one size for all axes, sizes by the names of axes, a decoded size in bytes
+      as text, a number of inner chunks such as ``"8 chunks"``, or ``"auto"``. None is an array
+      without shards, whose objects are single chunks.
+    - `chunks`: the same, but for a number of chunks; here None means ``"auto"``.
+    - `names`: names of the axes.
     - Raises SpecError if a shape has the wrong number of axes, or a size is not a positive integer
       or is larger than 2**62. Also if a text is not a number of bytes, or `shards` is not a
       multiple of `chunks`.
     """
-    notes = []
+    notes: list[str] = []
     check_extents("shape", shape, shape)
+    if isinstance(chunks, Mapping):
+        given = by_axis("chunks", chunks, names, len(shape))
+        chunks = tuple(
+            max(1, n) if size == WHOLE else int(size) for size, n in zip(given, shape, strict=True)
+        )
+    if isinstance(shards, Mapping) or n_chunks_in(shards) is not None:
+        _, chunks, told = (
+            ((), chunks, ())
+            if isinstance(shards, Mapping) and not any(map(n_chunks_in, shards.values()))
+            else resolve_shapes(shape, itemsize, None, chunks, source_chunks)
+        )
+        notes += [note for note in told if note.startswith("chunks")]
+        shards = _shards_in_chunks(shards, chunks, shape, names)
     explicit_shards = explicit_sizes(shards, len(shape), "shards")
     explicit_chunks = explicit_sizes(chunks, len(shape), "chunks")
     for name, sizes in (("shards", explicit_shards), ("chunks", explicit_chunks)):
@@ -113,11 +129,101 @@ def resolve_shapes(
     return explicit_shards, explicit_chunks, tuple(notes)
 
 
+WHOLE = -1
+"""Size of a whole axis, where sizes are given by the names of axes."""
+
+_CHUNKS = re.compile(r"\s*([1-9][0-9]{0,17}) chunks?\s*")
+
+
+def n_chunks_in(size: Any) -> int | None:
+    """The number in a text such as ``"8 chunks"``; None if it is no such text."""
+    found = _CHUNKS.fullmatch(size) if isinstance(size, str) else None
+    return None if found is None else int(found[1])
+
+
+def by_axis(
+    field: str, sizes: Mapping[Any, int | str], names: Sequence[Hashable] | None, ndim: int
+) -> list[int | str]:
+    """The size of each axis, from a mapping of names or numbers of axes.
+
+    ``...`` is for all axes that the mapping does not name. Without it, they are whole.
+
+    - Raises SpecError if there is no such axis, or a size is none.
+    """
+    words = list(names or [None] * ndim)
+    keys = [[word, axis] if word is not None else [axis] for axis, word in enumerate(words)]
+    known = {key for each in keys for key in each} | {...}
+    for key, size in sizes.items():
+        if key not in known or isinstance(key, bool):
+            told = ", ".join(str(each[0]) for each in keys)
+            raise SpecError(
+                f"no axis is named {key!r}",
+                field=field,
+                value=sizes,
+                remedy=f"the axes are {told}; `...` stands for the rest",
+            )
+        check_size(field, sizes, size)
+    rest = sizes.get(..., WHOLE)
+    return [next((sizes[key] for key in each if key in sizes), rest) for each in keys]
+
+
+def check_size(field: str, value: Any, size: Any) -> None:
+    """Refuse what is no size of one axis."""
+    is_counted = field == "shards" and n_chunks_in(size) is not None
+    if not (is_counted or is_whole(size, 1) or (is_whole(size) and size == WHOLE)):
+        counts = ', or a number of inner chunks such as "8 chunks"' if field == "shards" else ""
+        raise SpecError(
+            f"{size!r} is no size",
+            field=field,
+            value=value,
+            remedy="give positive whole numbers of elements, or -1 for a whole dimension" + counts,
+        )
+
+
+def shard_side(size: int | str, n: int, unit: int) -> int:
+    """Side of a shard, from the size that is given for an axis of `n` elements.
+
+    - `unit`: side of an inner chunk, or what it may be.
+    """
+    n_chunks, most = n_chunks_in(size), ceil_div(max(1, n), unit)
+    if n_chunks is not None:
+        return min(n_chunks, most) * unit
+    return most * unit if size == WHOLE else int(size)
+
+
+def units_of(chunks: Sized, shape: Shape) -> Shape:
+    """What the shards of whole axes are multiples of.
+
+    If inner chunks are left to the planner, it takes powers of two that divide a shard. A shard of
+    an odd length would have inner chunks of one element, so it is made up to an eighth longer.
+    """
+    if isinstance(chunks, tuple) and len(chunks) == len(shape):
+        return chunks
+    if is_whole(chunks, 1):
+        return (int(chunks),) * len(shape)
+    return tuple(2 ** max(0, (n // 8).bit_length() - 1) for n in shape)
+
+
+def _shards_in_chunks(
+    shards: Any, chunks: Sized, shape: Shape, names: Sequence[Hashable] | None
+) -> Shape:
+    """Shards whose sizes are given by the names of axes, or as one number of inner chunks."""
+    sizes = (
+        by_axis("shards", shards, names, len(shape))
+        if isinstance(shards, Mapping)
+        else [shards] * len(shape)
+    )
+    units = units_of(chunks, shape)
+    return tuple(map(shard_side, sizes, shape, units))
+
+
 _MANY_FILES = 10**6  # a listing of more takes minutes, and many sites allow no more
 
 _SMALL_FILE, _FEW_FILES = 4 * 10**6, 1000  # files that are busy with their names, if not so few
 
 _LARGE_INDEX = 2**16  # bytes that the first request for a shard brings anyway
+
+_WORTH_NESTING = 10**9  # bytes of an array; a smaller one is written soon, whatever its shards
 
 _NEARLY = 0.1  # how far a shard is from whole chunks of the source, as a share of them
 
@@ -141,12 +247,15 @@ def flaws_of(
         )
     if shard_nbytes > memory_nbytes:
         flaws.append(f"a shard has {human(shard_nbytes)}, and a process {human(memory_nbytes)}")
+    if itemsize * math.prod(grid.shape) < _WORTH_NESTING:
+        return flaws
     for axis, (size, sizes) in enumerate(zip(grid.shards, source_chunks, strict=True)):
         step = sizes[0] if len(sizes) > 2 else 0
         if 0 < step < grid.shape[axis] and size < grid.shape[axis] and sizes[1] == step:
             ratio = max(size, step) / min(size, step)
             if 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
                 flaws.append(f"shards of {size} nearly fit source chunks of {step} on axis {axis}")
+                break  # the others are as easily seen
     return flaws
 
 
@@ -154,6 +263,13 @@ def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
     """Return the shape that `value` gives, or None if it is None or a text."""
     if value is None or isinstance(value, str):
         return None
+    if isinstance(value, Mapping):
+        raise SpecError(
+            "sizes by the names of axes are not taken here",
+            field=field,
+            value=value,
+            remedy=f"give {ndim} sizes, or one for all axes",
+        )
     sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
     for size in sizes or ([] if isinstance(value, Sequence) else [value]):
         if not is_whole(size, 1):

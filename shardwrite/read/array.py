@@ -49,7 +49,7 @@ from shardwrite.read.selection import BoxSelection, Part, Selected, Selection
 from shardwrite.read.stored_shard import Open, reading_twice
 from shardwrite.results import card_of
 from shardwrite.seams import Ref, all_of
-from shardwrite.stores.base import ObjectReader, Store
+from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import is_file, listed, parse_json
 
 # ---- Chunks of dask arrays, from any form that dask accepts
@@ -60,6 +60,13 @@ def normalize(
 ) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis, from any form that dask accepts."""
     full: tuple[tuple[int, ...], ...]
+    if isinstance(chunks, Mapping) and not set(chunks) <= set(range(len(shape))):
+        raise SpecError(
+            "not the number of an axis",  # dask would leave it out
+            field="chunks",
+            value=chunks,
+            remedy="name each axis by its number, from 0",
+        )
     try:
         previous_chunks = (
             None
@@ -228,19 +235,21 @@ class ShardedArray:
     def _reading(self, key: str, read: Callable[[Open], T]) -> T:
         """What a function reads of an object; once more if the bytes cannot be right.
 
-        So it is if the object was replaced meanwhile, or since its index was kept.
+        So it is if the object was replaced meanwhile, or since its index was kept. Then no index
+        that is kept is used, which another thread may just have kept of the old object.
         """
         try:
-            return self._reading_once(key, read)
+            return self._reading_once(key, read, self._open)
         except StoreError as error:
             if error.fields["errno"] != errno.ESTALE:
                 raise
-        return self._reading_once(key, read)
+        is_snapshot = Capability.SNAPSHOT in self.store.capabilities
+        return self._reading_once(key, read, self.store.open if is_snapshot else self._open_anew)
 
-    def _reading_once(self, key: str, read: Callable[[Open], T]) -> T:
+    def _reading_once(self, key: str, read: Callable[[Open], T], opener: Open) -> T:
         if self.is_afresh:
             return read(self.store.open_again)
-        return reading_twice(self.store, key, read, self._open)
+        return reading_twice(self.store, key, read, opener)
 
     @cached_property
     def _token(self) -> str:
@@ -251,6 +260,10 @@ class ShardedArray:
         kept = INDEXES.find((self._token, key))
         if kept is not None:
             return self.store.open_for(key, 0, kept.identity)
+        return self._open_anew(key)
+
+    def _open_anew(self, key: str) -> ObjectReader | None:
+        """Open an object to read its index, and then inner chunks."""
         codec, first = self.metadata.format_of(key), 0
         if isinstance(codec, IndexCodec):
             first = codec.encoded_nbytes if codec.location == "start" else -codec.encoded_nbytes
@@ -569,7 +582,7 @@ class ShardedArray:
         - Raises CorruptShardError if the shard is damaged.
         """
         key = self.metadata.shard_key(index)
-        with self.decided.holds(), self._opened(self._open, key) as shard:
+        with self.decided.holds(), self._opened(self._open_anew, key) as shard:
             for rank in ranks:
                 yield rank, None if shard is None else shard.chunk(rank)
 
@@ -705,7 +718,7 @@ class EncodedRange(NamedTuple):
 def _check_out(out: object, shape: Shape, dtype: np.dtype[Any]) -> None:
     """Refuse an array of a caller that elements cannot be read into."""
     what = None
-    if not isinstance(out, np.ndarray):
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         what = f"a {type(out).__name__}, and no array of numpy"
     elif out.shape != shape or out.dtype != dtype:
         what = f"has the shape {out.shape} and data type {out.dtype}"

@@ -7,6 +7,7 @@ states apart, nothing is kept. Arrays are pickled without what is kept.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -40,6 +41,10 @@ class IndexCache:
     """
 
     def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Begin anew in a child: another thread of the parent may have the lock."""
         self._kept: OrderedDict[tuple[str, str], KeptIndex] = OrderedDict()
         self._lock = threading.Lock()
         self.nbytes = 0
@@ -76,3 +81,5 @@ class IndexCache:
 
 INDEXES = IndexCache()
 """Those of this process."""
+
+os.register_at_fork(after_in_child=INDEXES.after_fork)

@@ -295,7 +295,24 @@ def basic(key: Any, grid: ShardGrid) -> Selected:
                 "vindex takes points"
             )
         return points(tuple(items), grid)
+    if _is_moved(items):
+        raise IndexError(
+            "a list and an integer with a slice between them, for which numpy moves an axis to the "
+            "front: oindex leaves each axis where it is"
+        )
     return _of_each_axis(items, grid)
+
+
+def _is_moved(items: Sequence[Any]) -> bool:
+    """Whether numpy gives the axis of a list another place than it has among the items.
+
+    It does so if a slice parts the list from an integer, and stands before the list.
+    """
+    is_slice = [isinstance(item, slice) for item in items]
+    listed = next((axis for axis, item in enumerate(items) if _is_listed(item)), 0)
+    numbered = [axis for axis, is_kept in enumerate(is_slice) if not is_kept]
+    is_parted = any(is_slice[numbered[0] : numbered[-1]]) if numbered else False
+    return is_parted and any(is_slice[:listed])
 
 
 def orthogonal(key: Any, grid: ShardGrid) -> Selected:

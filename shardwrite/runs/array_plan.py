@@ -350,7 +350,7 @@ def new_metadata(
     array = _framed(with_configured(array), strategy)
     with naming_settings(given, array):
         shards, chunks, notes = resolve_shapes(
-            shape, itemsize, array.shards, array.chunks, source_chunks
+            shape, itemsize, array.shards, array.chunks, source_chunks, array.dimension_names
         )
         check_new(shape, itemsize, shards, chunks)
         sharded = None if array.shards is None else shards

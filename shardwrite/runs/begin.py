@@ -29,15 +29,14 @@ from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
 from shardwrite.journal.documents import check_groups_above
-from shardwrite.journal.lease import live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import JournalFile, journals, sweep_run
+from shardwrite.journal.replay import JournalFile, journals, replay, sweep_run
 from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
-from shardwrite.journal.takeover import cancel_begin, tidy_home
+from shardwrite.journal.takeover import cancel_begin, cancel_unused, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
@@ -271,7 +270,7 @@ def _begin_all(
     except BaseException:
         drivers = [session.driver for session in sessions.values()]
         for directory in reversed(new):  # see `runs.staged`
-            _cancel_unused(directory, drivers)
+            cancel_unused(directory, drivers)
         raise
     return [sessions[job.target] for job in jobs], new
 
@@ -285,7 +284,7 @@ def _cancelling_updates(new: Sequence[RunDirectory], sessions: Sequence[Session]
         drivers = [session.driver for session in sessions]
         for directory in new:
             if not directory.makes_array:
-                _cancel_unused(directory, drivers)
+                cancel_unused(directory, drivers)
         raise
 
 
@@ -335,13 +334,6 @@ def _described(job: Job) -> str:
         f"{what} {job.target.label}, {job.plan.metadata.grid.n_shards:,} shards, "
         f"{job.plan.strategy.label}, durability {job.durability}"
     )
-
-
-def _cancel_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
-    """Take a new run back, unless another process has joined it meanwhile."""
-    with contextlib.suppress(StoreError):  # the first error is the one to report
-        if all(holder.driver in own_drivers for holder in live_holders(directory.shared)):
-            cancel_begin(directory, is_claimed=True)
 
 
 def join(
@@ -625,7 +617,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     ]
     # The array may have grown by an earlier attempt at this append itself.
     is_known = not is_new or job.options.restart or was_left(job.target, job.plan)
-    if found != before and not (found == planned and is_known):
+    if found != before and not (found == planned and (is_known or _is_written(job, directory))):
         if is_new:
             cancel_begin(directory, is_claimed=True)
         raise JournalError(
@@ -633,6 +625,17 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
             "the same call again",
             path=label,
         )
+
+
+def _is_written(job: Job, directory: RunDirectory) -> bool:
+    """Whether others have joined a new run, and have written all shards of an array already.
+
+    - Raises RunEndedError if they have ended it, too.
+    """
+    missing = replay(directory, job.plan.metadata).ledger.missing
+    if len(missing) and directory.has_ended:
+        raise RunEndedError("another process has ended this run", path=str(directory.path))
+    return not len(missing)
 
 
 def was_left(target: Target, plan: Plan) -> bool:
@@ -682,7 +685,7 @@ def _probe_new(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> 
     try:
         _probe(jobs, directory, engine)
     except BaseException:
-        cancel_begin(directory, is_claimed=True)
+        cancel_unused(directory)
         raise
 
 

@@ -250,6 +250,7 @@ def execute(
     *,
     looks_again: bool = False,
     first: Callable[[Run], None] = lambda _: None,
+    n_more: int = 3,
 ) -> list[WriteResult]:
     """Write arrays. If another process ends the run of the same plan first, that is the result.
 
@@ -257,12 +258,14 @@ def execute(
     - `engine`: such as `active_engine` returns.
     - `looks_again`: see `Run.execute`. This is done before any array is published.
     - `first`: called with the run that is open, before anything is computed.
+    - `n_more`: how often to begin again if a run has ended that this process was about to join.
     - Raises what `Run.open` raises. RunEndedError only if the plan is not finished.
     """
-    jobs = in_one_state(jobs)
+    jobs, is_open = in_one_state(jobs), False
     with holding(*(job.target for job in jobs)):
         try:
             with Run.open(jobs, engine, progress) as run:
+                is_open = True
                 first(run)
                 return run.execute(looks_again=looks_again)
         except (RunEndedError, SpecError) as error:
@@ -274,10 +277,12 @@ def execute(
             jobs = _accepted(jobs, "write")
             ended = with_others_staged(jobs, finished(jobs, joined))
             left = [job for job, result in zip(jobs, ended, strict=True) if result is None]
-            if len(left) == len(jobs):
+            # Another process may have taken its run back, which this one was about to join.
+            is_begun = is_open or not joined or n_more < 1
+            if len(left) == len(jobs) and is_begun:
                 raise
             again = partial(execute, left, engine, progress, looks_again=looks_again, first=first)
-            done = again() if left else ()
+            done = again(n_more=n_more - 1) if left else ()
             return filled_in(ended, done)
 
 

@@ -38,7 +38,13 @@ from shardwrite.journal.ledger import Ledger, as_runs, elements_in_shards
 from shardwrite.journal.lines import Checked, Entry, cause_of, journal_for, own_journals
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, checked_before, replay, sweep
-from shardwrite.journal.rundir import RunDirectory, fence_of, is_resumed, shared_fence_of
+from shardwrite.journal.rundir import (
+    RunDirectory,
+    fence_of,
+    is_resumed,
+    remove_empty,
+    shared_fence_of,
+)
 from shardwrite.journal.takeover import (
     all_listed,
     end_run,
@@ -920,3 +926,6 @@ def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> 
         raise RunEndedError(
             "another run has taken this one's place", path=str(directory.path)
         ) from error
+    # That process could not remove the directory of a claim that this one held at the time.
+    with as_store_error(directory.target.label, "cannot end"):
+        remove_empty(directory.target)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import stat
@@ -30,6 +31,7 @@ from shardwrite.stores.looking import listed, mode_of, opened, write_new
 SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
 """Prefixes of the names of data that a run has moved into its directory, or has written there."""
 
+_MAX_TRIES = 8
 
 # ---- Data
 
@@ -145,11 +147,20 @@ def _remove(path: Path) -> None:
     if not stat.S_ISDIR(mode_of(path, follow=False)):
         path.unlink(missing_ok=True)
         return
-    try:
-        shutil.rmtree(path, onerror=failed)
-    except PermissionError:
-        _make_writable(path)
-        shutil.rmtree(path, onerror=failed)
+    is_writable = False
+    for n_tries in itertools.count(1):
+        try:
+            shutil.rmtree(path, onerror=failed)
+            break
+        except PermissionError:
+            if is_writable:
+                raise
+            is_writable = True
+            _make_writable(path)
+        except OSError as error:
+            # A process that holds a directory open may have made a file in it since it was listed.
+            if error.errno != errno.ENOTEMPTY or n_tries == _MAX_TRIES:
+                raise
 
 
 def _make_writable(root: Path) -> None:

@@ -36,7 +36,13 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
-from shardwrite.stores.base import Capability, ObjectReader, check_key, require
+from shardwrite.stores.base import (
+    Capability,
+    ObjectReader,
+    changed_meanwhile,
+    check_key,
+    require,
+)
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
 # ---- Facts: what each kind of store can do, and what its public interface leaves out
@@ -519,9 +525,10 @@ class _UnsizedReader(ObjectReader):
     """An object of which ranges are read, and whose size is not known.
 
     It counts as one that ends far away. It may be replaced between two reads. Bytes that are not
-    there are told as an error of the object, so that it is read once more as a whole.
+    there are told as an error of the object, so that it is read once more as a whole. Others may be
+    those of another version, so the first ones are compared when the reader is closed.
 
-    - `data`: its first bytes, or its last ones.
+    - `data`: its first bytes, or its last ones: the index of a shard.
     """
 
     is_distant = True
@@ -530,6 +537,7 @@ class _UnsizedReader(ObjectReader):
     def __init__(self, store: ZarrStore, name: str, data: memoryview, *, is_end: bool) -> None:
         self._store, self._name, self._data = store, name, data
         self._start = _FAR if is_end else 0
+        self._has_more = False  # whether it has read other bytes than these
         self.nbytes = _FAR + len(data)
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -537,6 +545,7 @@ class _UnsizedReader(ObjectReader):
         first = offset - self._start
         if 0 <= first <= first + nbytes <= len(self._data):
             return bytes(self._data[first : first + nbytes])
+        self._has_more = True
         data = self._store.read_object(self._name, offset, offset + nbytes)
         if data is not None and len(data) > nbytes:  # the whole object: ranges are ignored
             data = data[offset : offset + nbytes]
@@ -547,4 +556,10 @@ class _UnsizedReader(ObjectReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None: ...
+    def __exit__(self, *exc_info: object) -> None:
+        if not self._has_more or any(exc_info):
+            return
+        nbytes = len(self._data)
+        now = self._store.read_object(self._name, *((-nbytes,) if self._start else (0, nbytes)))
+        if now is None or bytes(now) != bytes(self._data):
+            raise changed_meanwhile(self._name)

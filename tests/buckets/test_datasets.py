@@ -22,7 +22,7 @@ from shardwrite.place.objects import InStore
 xr = pytest.importorskip("xarray")
 
 STATE = "shardwrite-run/"
-MOST_REQUESTS = 25
+MOST_REQUESTS, MOST_REQUESTS_OF_APPENDS = 25, 42
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +119,19 @@ def interrupted(ds, url, step="look for missing shards", **how):
         seams.before(patch, step, stop)
         with pytest.raises(KeyboardInterrupt):
             ds.shardwrite.to_zarr(url, **how)
+
+
+def test_requests_of_one_more_variable_that_is_appended_to(moto_server, environment, url):
+    seen = []
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        for n in (2, 6):
+            write(dataset(n=n), f"{url}-{n}")
+            faults.seen.clear()
+            new = dataset(32, n).assign_coords(t=np.arange(32) * 2 + 64)
+            new.shardwrite.to_zarr(f"{url}-{n}", append_dim="t")
+            seen.append(sum("/c/" not in path for _, path in faults.seen))
+    assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS_OF_APPENDS, seen
 
 
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
@@ -276,12 +289,12 @@ def test_a_tree_is_appended_to(service, url):
     def nodes(ds):
         return xr.DataTree.from_dict({"/a": ds, "/b/c": ds[["v0"]]})
 
-    nodes(dataset()).shardwrite.to_zarr(url, shards={"t": 16}, chunks={"t": 4})
+    nodes(dataset(title="it")).shardwrite.to_zarr(url, shards={"t": 16}, chunks={"t": 4})
     interrupted(nodes(more()), url, append_dim="t")
     for _ in range(2):
         nodes(more()).shardwrite.to_zarr(url, append_dim="t")
     for group, names in (("a", ["v0", "v1", "v2"]), ("b/c", ["v0"])):
-        check(service, url, xr.concat([dataset(), more()], "t")[names], group=group)
+        check(service, url, xr.concat([dataset(title="it"), more()], "t")[names], group=group)
     assert left_over(service, url) == []
 
 

@@ -29,6 +29,8 @@ from leftovers import left_over, names_in
 import shardwrite
 
 N_OLD, N_NEW = 10, 17
+N_MORE = 0
+"""Variables besides the others."""
 SIZES = {"shards": {"time": 8}, "chunks": {"time": 4}}
 HOURS = np.datetime64("2000-01-01", "ns") + np.arange(100) * np.timedelta64(1, "h")
 
@@ -39,7 +41,8 @@ def dataset(start: int, stop: int, offset: int = 0) -> xr.Dataset:
     values = da.from_array(steps[:, None] * np.ones((1, 6)) + offset, chunks=(3, 6))
     packed = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}
     return xr.Dataset(
-        {
+        {f"v{n}": ("time", values[:, n % 6] + n) for n in range(N_MORE)}
+        | {
             "v": xr.Variable(("time", "x"), values, {"units": "K"}, packed),
             "u": (("x", "time"), (values * 2).T),
             "mask": ("x", np.ones(6, "u1")),
@@ -85,7 +88,8 @@ def check_readers(root: Path) -> int:
         xr.testing.assert_identical(found.load(), dataset(0, n).compute())
     own = {p.parent.name: json.loads(p.read_text()) for p in root.glob("*/zarr.json")}
     assert lengths(own) <= {N_OLD, N_NEW}, "other readers find old lengths and new ones"
-    with xr.open_zarr(root, consolidated=False, drop_variables=["u", "mask", "time"]) as found:
+    others = ["u", "mask", "time", *(f"v{n}" for n in range(N_MORE))]
+    with xr.open_zarr(root, consolidated=False, drop_variables=others) as found:
         xr.testing.assert_equal(
             found.load().drop_vars("x"),
             dataset(0, found.sizes["time"])[["v"]].compute().drop_vars(["x", "time"]),
@@ -144,10 +148,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--twice", type=int, default=0, help="kill the second call there, too")
     parser.add_argument("--ways", nargs="+", default=["same call", "give up"])
+    parser.add_argument("--variables", type=int, default=2, help="that have the time")
+    parser.add_argument("--steps", type=int, default=7, help="that are appended")
     parser.add_argument("--in-place", action="store_true", help="change shards in place")
     parser.add_argument("--json", type=Path, help="write what was found to this file")
     given = parser.parse_args()
     how.update({"strategy": IN_PLACE} if given.in_place else {})
+    global N_MORE, N_NEW
+    N_MORE, N_NEW = given.variables - 2, N_OLD + given.steps
     warnings.simplefilter("ignore")
     gc.freeze()
     top, n_kills, troubles = scratch("appends-"), 0, list[str]()

@@ -443,6 +443,22 @@ def test_another_append_is_told_of_one_that_has_changed_some_lengths(both):
 
 
 @pytest.mark.parametrize("n_changed", [0, 2, 6])
+def test_it_is_given_up_in_a_copy(tmp_path, n_changed):
+    """The state holds no path of its own, so the copy is that of another place."""
+    home, copy = tmp_path / "a", tmp_path / "b"
+    steps(0, 10).shardwrite.to_zarr(home / "x.zarr", append_dim="time", **SIZES)
+    grown(home / "x.zarr", n_changed)
+    shutil.copytree(home, copy)
+    assert shardwrite.abandon(copy / "x.zarr") != []
+    check(copy / "x.zarr", steps(0, 10), consolidated=False)
+    for place in (copy, home):
+        steps(10, 15).shardwrite.to_zarr(place / "x.zarr", append_dim="time")
+        check(place / "x.zarr", steps(0, 15))
+        check(place / "x.zarr", steps(0, 15), consolidated=False)
+        assert [path.name for path in place.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.parametrize("n_changed", [0, 2, 6])
 @pytest.mark.parametrize("stop", [12, 17])
 @pytest.mark.parametrize("how", [{}, {"source_id": "night"}])
 def test_an_append_of_another_length_is_told_of_one_that_has_not_ended(both, n_changed, stop, how):
@@ -544,6 +560,36 @@ def test_a_region_is_interrupted(both, is_given_up):
         old[name][(slice(None),) * axis + (slice(2, 7),)] = new[name].values
     check(both.ours, old)
     assert not list(both.ours.rglob("*.shardwrite"))
+
+
+# ---- The same call in two processes
+
+
+def test_whoever_joins_an_append_may_have_changed_all_lengths_before_its_begin_is_over(
+    both, monkeypatch
+):
+    def append():
+        return [steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time", source_id="it")]
+
+    joiner = seams.Joiner(monkeypatch, append, "list arrays again")
+    seams.after(monkeypatch, "claim the arrays of a run", joiner.come, once=True)
+    results = append() + joiner.end()
+    assert len(results) == 2
+    check(both.ours, steps(0, 15))
+    check(both.ours, steps(0, 15), consolidated=False)
+    assert not list(both.ours.parent.rglob("*.shardwrite"))
+
+
+def test_what_another_program_appends_while_an_append_begins_is_not_written_over(both, monkeypatch):
+    def grow(*_):
+        group = zarr.open_group(both.ours, mode="r+", use_consolidated=False)
+        group["w"].append(np.full(5, 7.0))
+
+    seams.after(monkeypatch, "claim the arrays of a run", grow, once=True)
+    with pytest.raises(JournalError, match=r"the shape of .*w became \[15\] while"):
+        steps(10, 15).shardwrite.to_zarr(both.ours, append_dim="time")
+    assert (zarr.open_array(both.ours, path="w", mode="r")[10:] == 7).all()
+    assert not list(both.ours.parent.rglob("*.shardwrite"))
 
 
 # ---- Kills

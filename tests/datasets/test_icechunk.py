@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -16,6 +18,7 @@ from shardwrite import ConflictError, SpecError
 xr = pytest.importorskip("xarray")
 icechunk = pytest.importorskip("icechunk", reason="icechunk is not installed")
 
+PAGE = Path(__file__).parents[2] / "docs/howto/xarray.md"
 SIZES = {"shards": {"time": 8}, "chunks": {"time": 4}}
 HOURS = np.datetime64("2000-01-01", "ns") + np.arange(99) * np.timedelta64(1, "h")
 
@@ -165,7 +168,9 @@ def test_what_does_not_go_with_a_session(repository, how, told):
 
 def test_what_cannot_be_committed_is_refused(repository, tmp_path):
     session = repository.writable_session("main")
-    with pytest.raises(SpecError, match=r"no session that can be committed; give the session"):
+    with pytest.raises(
+        SpecError, match=r"no session that can be committed; give to_zarr a session"
+    ):
         steps(0, 3).shardwrite.to_zarr(session.store)
     with pytest.raises(SpecError, match="a session that only reads"):
         steps(0, 3).shardwrite.to_zarr(repository.readonly_session("main"))
@@ -183,6 +188,13 @@ def test_two_workers_write_it(tmp_path):
         write(repository, steps(40, 61), append_dim="time")
     check(repository, steps(0, 61))
     assert len(messages(repository)) == 2
+
+
+def test_the_page():
+    (example,) = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    hours = {"time": {"units": "hours since 2000-01-01"}}
+    ds = steps(0, 96)[["v"]]
+    exec(example, {"ds": ds, "hours": hours, "xr": xr, "shardwrite": shardwrite})
 
 
 @pytest.mark.compat

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import seams
 import zarr
+from forks import python
 from helpers import Killed, contents, without_receipts
 from tiers import some
 
@@ -110,6 +111,15 @@ def test_forty_variables_are_killed_many_times(tmp_path):
     kill_and_go_on(tmp_path, n_variables=40, n_kills=3, seed=2)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("words", [(), ("--append",)])
+def test_many_variables_are_killed_at_random(words):
+    script = Path(__file__).with_name("many_killed.py")
+    words = ("--variables", "12", "--shards", "20", "--kills", "6", *words)
+    done = subprocess.run([*python(), script, *words], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout) == {"kills": 6, "troubles": []}, done.stderr
+
+
 def test_there_is_one_run_for_all_variables(tmp_path):
     root = tmp_path / "x.zarr"
     begin(small(), root)
@@ -122,6 +132,48 @@ def test_there_is_one_run_for_all_variables(tmp_path):
     check(root, small())
     assert small().shardwrite.to_zarr(root).n_resumed_shards == 4, "it was finished before"
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.parametrize(("is_append", "most"), [(False, 11), (True, 16)])
+def test_syncs_of_one_more_variable(tmp_path, monkeypatch, is_append, most):
+    """Besides those of its shards: two of its documents in the store, and the rest for its plan.
+
+    Signs of life may add a few to any run.
+    """
+    n_synced, written, sync = [0], [], os.fsync
+    write = shardwrite.place.directory.Directory.write
+
+    def counted(fd):
+        n_synced[0] += 1
+        return sync(fd)
+
+    def noted(place, leaf, *args, **how):
+        written.append(leaf)
+        return write(place, leaf, *args, **how)
+
+    def steps(n_variables, first, last):
+        t = np.arange(4 * first, 4 * last)
+        x = da.from_array(t * 1.0, chunks=6)
+        return xr.Dataset({f"v{n}": ("time", x + n) for n in range(n_variables)}, {"time": t})
+
+    def syncs(n_variables, n_shards):
+        root = tmp_path / f"{n_variables}-{n_shards}.zarr"
+        how = {"append_dim": "time", "shards": {"time": 4}, "chunks": {"time": 2}}
+        start = n_shards if is_append else 0
+        if is_append:
+            steps(n_variables, 0, n_shards).shardwrite.to_zarr(root, **how)
+        n_synced[0] = 0
+        written.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", counted)
+            patch.setattr(shardwrite.place.directory.Directory, "write", noted)
+            steps(n_variables, start, start + n_shards).shardwrite.to_zarr(root, **how)
+        assert len(written) == 2 * (n_variables + 1) + 1, "documents and receipts, and the root"
+        return n_synced[0]
+
+    of_one, of_five = (syncs(10, n) - syncs(2, n) for n in (1, 5))
+    of_a_shard = (of_five - of_one) / 4
+    assert 0 < (of_one - of_a_shard) / 8 <= most
 
 
 def test_the_root_is_written_once_with_all_documents(tmp_path, monkeypatch):

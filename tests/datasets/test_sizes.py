@@ -335,16 +335,6 @@ def test_what_is_shown(tmp_path):
     assert "t2m" in result._repr_html_()
 
 
-def test_sessions_of_icechunk_are_refused():
-    icechunk = pytest.importorskip("icechunk")
-    repository = icechunk.Repository.create(icechunk.in_memory_storage())
-    session = repository.writable_session("main")
-    for store in (session, session.store):
-        with pytest.raises(SpecError, match="not written into sessions and stores of Icechunk"):
-            year().shardwrite.to_zarr(store)
-    assert not session.has_uncommitted_changes
-
-
 def test_plans_for_a_place(tmp_path):
     plan = shardwrite.plan_dataset(year(), tmp_path / "x.zarr", group="g")
     assert plan.variables["t2m"].traffic is None

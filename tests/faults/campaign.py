@@ -450,6 +450,13 @@ def rows() -> Iterator[Row]:
     }.items():
         name = f"SIGKILL before every fifth effect while {what}"
         yield Row(name, 1, 1, f"../datasets/appended.py --every 5{options}", of_appends)
+    name = "SIGKILL before every effect while 20 steps are appended to 8 variables of a dataset"
+    command = "../datasets/appended.py --variables 8 --steps 20"
+    yield Row(name, 1, 1, command, of_appends)
+    for what, options in {"written": "", "appended to": " --append"}.items():
+        name = f"SIGKILL at random while 500 variables of 20 shards are {what}"
+        command = f"../datasets/many_killed.py --kills {{n}} --seed {{seed}}{options}"
+        yield Row(name, 50, 25, command, of_appends)
     name = "every case that the long tier of the tests leaves out"
     yield Row(name, 1, 1, "left_out.py", of_left_out)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():

@@ -21,6 +21,7 @@ from shardwrite.grid import ShardGrid
 from shardwrite.operations import design as module
 from shardwrite.plan.design import STORAGES
 from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.indexes import INDEXES
 
 N_DESIGNS = 50
 N_PLACES = 80
@@ -79,6 +80,9 @@ class Counted:
                 reader = array.store.open(key)
                 return None if reader is None else Reader(reader)
 
+            def open_for(self, key, first, identity=None):
+                return self.open(key)
+
         return ShardedArray(array.metadata, Store())
 
 
@@ -124,6 +128,7 @@ def test_predictions_are_what_is_counted(number, tmp_path, monkeypatch):
     x.to_sharded_zarr(path, **how)
     x.to_sharded_zarr(bucket, **how)
     counted = Counted(monkeypatch)
+    monkeypatch.setattr(INDEXES, "keep", lambda *_: None)  # nothing is known of an earlier read
     here = counted.of_file(open_sharded(path))
     for kind in ("local", "s3"):
         pricing = module._Pricing(source, named, STORAGES[kind], codec)
@@ -144,7 +149,6 @@ def test_predictions_are_what_is_counted(number, tmp_path, monkeypatch):
             counted.n_requests = counted.nbytes = 0
             for where in places(grid.shape, read.shape, dice):
                 box = tuple(slice(a, a + r) for a, r in zip(where, read.shape, strict=True))
-                # Nothing is known of an earlier read.
                 (here if kind == "local" else open_sharded(bucket))[box]
             assert counted.n_requests / N_PLACES == pytest.approx(read.n_requests, rel=CLOSE), read
             assert counted.nbytes / N_PLACES == pytest.approx(read.nbytes, rel=CLOSE), read
@@ -253,3 +257,44 @@ def test_the_command(tmp_path):
     assert found["candidates"][0]["reads"][0]["shape"] == [1, 64, 64]
     refused = printed("design", "32,64", code=2)
     assert "--dtype" in refused
+
+
+def test_sizes_by_axes_in_calls_and_commands(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(32 * 64 * 64, dtype="u2").reshape(32, 64, 64))
+    words = ("--shards", "time=16,...=2 chunks", "--chunks", "0=8,...=16")
+    printed(
+        *("write", tmp_path / "x.npy", tmp_path / "x.zarr"), *words, "--dimension-names", "time,y,x"
+    )
+    grid = open_sharded(tmp_path / "x.zarr").metadata.grid
+    assert (grid.shards, grid.chunks) == ((16, 32, 32), (8, 16, 16))
+    path = tmp_path / "y.zarr"
+    shardwrite.create(
+        path,
+        (32, 64),
+        "u1",
+        shards={"t": -1, ...: 32},
+        chunks={...: 16},
+        dimension_names=("t", "x"),
+    )
+    assert open_sharded(path).metadata.grid.shards == (32, 32)
+    # In a conversion, shards are numbers of inner chunks.
+    shardwrite.reshard(tmp_path / "x.zarr", tmp_path / "z.zarr", shards={"time": -1, ...: 1})
+    assert open_sharded(tmp_path / "z.zarr").metadata.grid.shards == (32, 16, 16)
+    shardwrite.reshard(
+        tmp_path / "x.zarr", tmp_path / "w.zarr", shards="2 chunks", chunks={"time": 4, ...: -1}
+    )
+    grid = open_sharded(tmp_path / "w.zarr").metadata.grid
+    assert (grid.shards, grid.chunks) == ((8, 64, 64), (4, 64, 64))
+    told = printed("plan", tmp_path / "x.npy", "--shards", "q=4", code=2)
+    assert "no axis is named 'q'" in told
+    told = printed("plan", tmp_path / "x.npy", "--source-chunks", "q=4", code=2)
+    assert "not the number of an axis" in told
+
+
+def test_sizes_by_axes_are_compared_with_an_array_that_exists(tmp_path):
+    x = da.ones((32, 64), chunks=16, dtype="u1")
+    how = {"chunks": {"x": 8, ...: 16}, "dimension_names": ("t", "x"), "mode": "a"}
+    x.to_sharded_zarr(tmp_path / "x.zarr", shards={"x": 16}, **how)
+    x.to_sharded_zarr(tmp_path / "x.zarr", shards={"x": 16}, **how)
+    with pytest.raises(SpecError, match="is not that of the array that exists"):
+        x.to_sharded_zarr(tmp_path / "x.zarr", shards={"x": 32}, **how)

@@ -754,6 +754,8 @@ BAD = [
     ("shards", (4, "4")), ("shards", (6, 4)), ("shards", (4, 2)), ("shards", "0MB"), ("shards", "x"), ("shards", ""),
     ("shards", np.array([4, 4])), ("shards", {4: 4}), ("shards", 2.5), ("shards", float("nan")),
     ("chunks", 0), ("chunks", -4), ("chunks", False), ("chunks", 4.0), ("chunks", (4,)), ("chunks", (4, 4, 4)), ("chunks", (4, 0)),
+    ("shards", {"t": 4}), ("shards", {0: 0}), ("shards", {0: -2}), ("shards", {0: "x"}), ("shards", {...: True}), ("shards", {True: 4}),
+    ("shards", "0 chunks"), ("chunks", {0: "2 chunks"}), ("chunks", {"t": 4}), ("chunks", "2 chunks"),
     ("chunks", (4, None)), ("chunks", "-1kB"), ("chunks", b"4"), ("chunks", object()),
 ]  # fmt: skip
 
@@ -768,6 +770,35 @@ def test_bad_sizes_are_refused(field, value):
     assert error.value is value or error.value == value
     assert error.remedy
     assert field in str(error)
+
+
+@pytest.mark.parametrize(
+    ("shards", "chunks", "expected"),
+    [
+        ({"t": 720, ...: -1}, {"t": 24, ...: 100}, ((720, 400, 700), (24, 100, 100))),
+        ({"t": -1}, 50, ((8800, 350, 700), (50, 50, 50))),
+        ({0: 100, "x": 90}, (10, 10, 10), ((100, 350, 90), (10, 10, 10))),
+        ({"t": "30 chunks", ...: "2 chunks"}, (24, 100, 100), ((720, 200, 200), (24, 100, 100))),
+        ({"t": "1000 chunks"}, {...: 100}, ((8800, 400, 700), (100, 100, 100))),
+        ("4 chunks", (24, 100, 100), ((96, 400, 400), (24, 100, 100))),
+        ("1 chunk", 50, ((50, 50, 50), (50, 50, 50))),
+        (None, {"t": 24}, ((24, 350, 700), (24, 350, 700))),
+    ],
+    ids=str,
+)
+def test_sizes_by_axes_and_as_numbers_of_chunks(shards, chunks, expected):
+    shape, source = (8760, 350, 700), [(8760,), (350,), (700,)]
+    found = resolve_shapes(shape, 4, shards, chunks, source, ["t", None, "x"])
+    assert found[:2] == expected
+
+
+def test_chunks_that_are_left_out_fit_shards_by_axes():
+    shape, source = (8760, 350, 700), [(8760,), (350,), (700,)]
+    for shards in ({"t": 720}, {"t": 1024, ...: "2 chunks"}, "8 chunks"):
+        found, chunks, notes = resolve_shapes(shape, 4, shards, "auto", source, ["t", "y", "x"])
+        assert all(s % c == 0 for s, c in zip(found, chunks, strict=True))
+        assert any(note.startswith("chunks") for note in notes)
+        assert 4 * math.prod(chunks) >= 2**15
 
 
 def test_shards_that_are_no_multiple_say_what_would_be():

@@ -176,6 +176,28 @@ def test_lists_for_two_axes_beside_a_slice_are_refused(array):
         array[[1, 2], [3, 4], :]
 
 
+@pytest.mark.parametrize("listed", [[2, 0], [], [True, False] * 3 + [True]], ids=str)
+@pytest.mark.parametrize("rest", [np.s_[0], np.s_[:], np.s_[:3], np.int64(-1)], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_list_beside_integers_and_slices_is_that_of_numpy_or_refused(arrays, axis, rest, listed):
+    """An integer counts as a list for numpy, and a slice between the two moves an axis."""
+    n = SHAPE[axis]
+    listed = (listed * 9)[:n] if len(listed) > 2 else listed
+    for number in (0, np.s_[:], np.s_[::-2]):
+        others = [rest, number]
+        key = (*others[:axis], listed, *others[axis:])
+        kinds = "".join("s" if isinstance(item, slice) else "i" for item in key)
+        if kinds == "isi" and axis == 2:
+            for array in arrays.values():
+                with pytest.raises(IndexError, match="oindex leaves each axis where it is"):
+                    array[key]
+        else:
+            for array in arrays.values():
+                found = array[key]
+                assert found.shape == VALUES[key].shape, key
+                np.testing.assert_array_equal(found, VALUES[key])
+
+
 def test_only_chunks_with_wanted_elements_are_read(tmp_path):
     """Elements far apart: every chunk between them is damaged, and nobody notices."""
     path = tmp_path / "x"
@@ -230,8 +252,8 @@ def test_a_large_array_of_the_caller_is_filled_by_threads(tmp_path):
 @pytest.mark.parametrize(
     "out",
     [np.empty((2, 7, 60), "i8"), np.empty((2, 7, 60), ">i4"), np.empty((7, 60), "i4"), [1], 3,
-     np.broadcast_to(np.zeros(60, "i4"), (2, 7, 60))],
-    ids=["larger", "swapped", "shape", "list", "number", "not writable"],
+     np.broadcast_to(np.zeros(60, "i4"), (2, 7, 60)), np.ma.zeros((2, 7, 60), "i4")],
+    ids=["larger", "swapped", "shape", "list", "number", "not writable", "masked"],
 )  # fmt: skip
 def test_arrays_of_the_caller_that_do_not_fit(array, out):
     remedy = re.escape("give an array as numpy.empty((2, 7, 60), 'int32') makes it")

@@ -3,10 +3,13 @@ another state of a shard."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
+import signal
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import dask
@@ -15,10 +18,12 @@ import obstore
 import pytest
 import zarr
 from obstore.store import LocalStore, MemoryStore
+from zarr.core.buffer import default_buffer_prototype
 
 import shardwrite
 from shardwrite import SpecError
 from shardwrite.read import array as reading
+from shardwrite.read import indexes as shared
 from shardwrite.read.indexes import IndexCache
 from shardwrite.stores import looking
 from shardwrite.stores.looking import PosixReader, identity_in
@@ -156,6 +161,54 @@ def test_another_state_of_a_shard_is_read_by_its_own_index(tmp_path, kind, chang
     assert (array.encoded(position) is None) == (change == "removed")
 
 
+def test_another_thread_keeps_the_index_of_the_old_shard_meanwhile(tmp_path, indexes):
+    store, more = MemoryStore(), {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
+    array = shardwrite.open_sharded(store)
+    np.testing.assert_array_equal(array[:8, :8], VALUES[:8, :8])
+    ((name, old),) = indexes._kept.items()
+    drop = indexes.drop
+
+    def dropped(name):
+        drop(name)
+        indexes.keep(name, old)
+
+    indexes.drop = dropped
+    shardwrite.write_region(VALUES[:64, :64] // 1000, store, np.s_[:64, :64], **more)
+    np.testing.assert_array_equal(array[:8, :8], VALUES[:8, :8] // 1000)
+    indexes.keep(name, old)
+    assert [rank for rank, _ in array.chunks((0, 0), [0, 9])] == [0, 9]
+
+
+def test_only_the_index_is_kept_of_a_shard_that_was_read_as_a_whole(tmp_path, indexes):
+    values = np.random.default_rng(1).integers(0, 2**32, (1024, 1024), dtype="u4")
+    shardwrite.to_sharded_zarr(values, tmp_path / "x", shards=512, chunks=128)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    tracemalloc.start()
+    try:
+        for row, column in np.ndindex(2, 2):
+            array[row * 512 : (row + 1) * 512, column * 512 : (column + 1) * 512]
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(indexes._kept) == 4
+    assert held < 512 * 512 * 4, "less than one shard"
+
+
+def test_the_child_of_a_fork_waits_for_no_thread_of_its_parent():
+    kept = shared.INDEXES
+    with kept._lock:
+        pid = os.fork()
+        if not pid:
+            signal.alarm(30)  # which ends it, if it waits
+            status = 1
+            try:
+                status = int(kept.find(("", "")) is not None)
+            finally:
+                os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_a_file_that_was_changed_just_now_has_no_identity(tmp_path, monkeypatch):
     """A second change in the same tick of the clock would leave its times as they are."""
     path = tmp_path / "x"
@@ -238,10 +291,10 @@ def n_got(store, array, key):
 def test_ranges_in_stores_of_zarr_python(tmp_path, kind, indexes):
     store = answering(under(kind, tmp_path))
     array = shardwrite.open_sharded(store)
-    assert n_got(store, array, np.s_[:8, :8]) == 2, "a chunk"
-    assert n_got(store, array, np.s_[8:16, 8:16]) == 2, "the index is read again"
-    assert n_got(store, array, np.s_[:16, :64]) == 2, "16 neighbours"
-    assert n_got(store, array, np.s_[:]) == 2 * 64, "a plane of 64 shards"
+    assert n_got(store, array, np.s_[:8, :8]) == 3, "a chunk, and the index before and after it"
+    assert n_got(store, array, np.s_[8:16, 8:16]) == 3, "the index is read again"
+    assert n_got(store, array, np.s_[:16, :64]) == 3, "16 neighbours"
+    assert n_got(store, array, np.s_[:]) == 3 * 64, "a plane of 64 shards"
     assert not indexes.nbytes
 
 
@@ -251,8 +304,8 @@ def test_ranges_where_the_index_is_at_the_start(tmp_path):
         VALUES, store._store, **SIZES, index_location="start", run_dir=str(tmp_path / "run")
     )
     array = shardwrite.open_sharded(store)
-    assert n_got(store, array, np.s_[:8, :8]) == 2
-    assert n_got(store, array, np.s_[:]) == 2 * 64
+    assert n_got(store, array, np.s_[:8, :8]) == 3
+    assert n_got(store, array, np.s_[:]) == 3 * 64
 
 
 @pytest.mark.parametrize(("how", "n"), [("ignored", 1), ("refused", 2)])
@@ -299,6 +352,41 @@ def test_a_shard_that_is_replaced_between_two_ranges_is_read_as_a_whole(tmp_path
     finally:
         Answering.get = real
     assert (found == 0).all()
+
+
+class Replacing(zarr.storage.WrapperStore):
+    """Puts another shard in place of one after the first range of it was read."""
+
+    later: bytes | None = None
+
+    async def get(self, key, prototype=None, byte_range=None):
+        found = await self._store.get(key, prototype, byte_range)
+        if key == "c/0/0" and self.later is not None:
+            later, self.later = self.later, None
+            await self._store.set(key, zarr.buffer.cpu.Buffer.from_bytes(later))
+        return found
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_a_shard_in_which_a_chunk_has_the_place_of_another_one(tmp_path, location):
+    """Both chunks are sound, and have the same size: no checksum tells them apart."""
+    first, later = np.zeros(SHAPE, "u4"), np.zeros(SHAPE, "u4")
+    first[8:16, 8:16] = later[8:16, 8:16] = 5
+    later[:8, :8] = 7  # which moves the other chunk
+    plain, other = zarr.storage.MemoryStore(), zarr.storage.MemoryStore()
+    for store, values in ((plain, first), (other, later)):
+        shardwrite.to_sharded_zarr(
+            values, store, **SIZES, index_location=location, run_dir=str(tmp_path / "run")
+        )
+    store = Replacing(plain)
+    array = shardwrite.open_sharded(store)
+    for key, wanted in ((np.s_[8:16, 8:16], 5), (np.s_[8:16, 8:12], 5)):
+        shardwrite.to_sharded_zarr(
+            first, plain, **SIZES, index_location=location, run_dir=str(tmp_path / "run"), mode="w"
+        )
+        store.later = asyncio.run(other.get("c/0/0", default_buffer_prototype())).to_bytes()
+        assert (array[key] == wanted).all()
+        assert store.later is None, "it was replaced"
 
 
 def test_a_shard_that_is_cut_short_is_damaged(tmp_path):

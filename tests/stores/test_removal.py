@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import dask.array as da
 import pytest
@@ -121,3 +123,29 @@ def test_a_torn_plan_proves_nothing(array):
     target = seams.target_of(array)
     (run_of(array) / "plan.json").write_text(json.dumps(PLAN)[:20])
     assert proof_in(run_of(array), target, "abc").entry == {}
+
+
+def test_a_file_that_another_process_makes_meanwhile_is_removed_too(tmp_path, monkeypatch):
+    """It holds the directory open, and so needs no path to it."""
+    draft, real = tmp_path / "ended-abc" / "draft-claim", os.rmdir
+    draft.mkdir(parents=True)
+
+    def late(name, *rest, **more):
+        monkeypatch.setattr(os, "rmdir", real)
+        (draft / "owner-0").write_bytes(b"it")
+        real(name, *rest, **more)
+
+    monkeypatch.setattr(os, "rmdir", late)
+    remove_state(draft.parent)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_directory_that_is_never_empty_is_told(tmp_path, monkeypatch):
+    (tmp_path / "ended-abc").mkdir()
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    with pytest.raises(OSError, match="not empty"):
+        remove_state(tmp_path / "ended-abc")
