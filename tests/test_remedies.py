@@ -74,6 +74,18 @@ _RECOVER = "tests/operations/test_recover.py"
 _STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
     "--shards {} --chunks {} --compressors {}": "tests/operations/test_design.py::test_the_command",
+    'replace what is there with mode="w"': (
+        "tests/datasets/test_runs.py::test_files_that_are_not_loaded_go_on_after_an_interruption"
+    ),
+    'mode="w" to replace all arrays': (
+        "tests/datasets/test_rounding.py::test_another_number_of_bits_is_another_run"
+    ),
+    "since the run {} was begun, which changes the array, too. Make this call again": (
+        "tests/buckets/test_datasets.py::test_another_append_ends_before_the_marks"
+    ),
+    "make the call that it was begun with, or give it up": (
+        "tests/buckets/test_datasets.py::test_an_append_is_one_run_whose_state_lies_in_one_array"
+    ),
     "the new array was moved away from": (
         "tests/journal/test_handover.py::test_the_new_array_is_gone_before_the_run_has_ended"
     ),
@@ -99,9 +111,7 @@ COVERED: dict[str, str] = {
     "Some of its shards may be new. Give it up with abandon": (
         f"{_STAGED}::test_values_that_are_gone_are_not_computed_again"
     ),
-    "give that call up with abandon. source_id= tells sources apart": (
-        f"{_STAGED}::test_a_source_without_a_name_is_told"
-    ),
+    "give that call up with abandon": (f"{_STAGED}::test_a_source_without_a_name_is_told"),
     "was not asked: SLURM took {} s before; try again": (
         "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
     ),
@@ -349,7 +359,7 @@ COVERED: dict[str, str] = {
     "the metadata of {} have changed meanwhile; verify it again": (
         f"{_KEPT}::test_metadata_that_change_while_they_are_accepted"
     ),
-    "if the data are others now, start over with restart=True": (
+    "start over with restart=True": (
         "tests/runs/test_made_again.py"
         "::test_shards_of_an_interrupted_run_are_kept_with_a_warning_if_the_source_has_no_name"
     ),

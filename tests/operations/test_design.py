@@ -154,6 +154,7 @@ def test_predictions_are_what_is_counted(number, tmp_path, monkeypatch):
             assert counted.nbytes / N_PLACES == pytest.approx(read.nbytes, rel=CLOSE), read
 
 
+@pytest.mark.compat
 def test_a_design_is_written_as_it_says(tmp_path):
     x = da.random.default_rng(0).integers(0, 9, (40, 300, 200), dtype="u2", chunks=(10, 300, 200))
     found = shardwrite.design(x, purpose="ml", memory_limit="2GB")
@@ -246,6 +247,7 @@ def test_more_files_or_more_memory_are_a_remedy():
     assert shardwrite.design(shape, dtype="u1", files=1000, memory_limit="1GB").best.n_files > 10
 
 
+@pytest.mark.compat
 def test_the_command(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(32 * 64 * 64, dtype="u2").reshape(32, 64, 64))
     told = printed("design", tmp_path / "x.npy", "--for", "ml", "--memory", "4GB")
