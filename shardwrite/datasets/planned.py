@@ -44,6 +44,7 @@ from shardwrite.runs.job import Job, RunOptions, target_of_update
 from shardwrite.runs.region_plan import APPEND, Where, region_plan
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.looking import is_icechunk, is_session
+from shardwrite.stores.opening import open_store
 
 # ---- Plans of single variables
 
@@ -85,6 +86,8 @@ def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
             remedy='give to_zarr a session, such as repository.writable_session("main"), and plan '
             "no store",
         )
+    if is_session(store):  # for a plan; calls that commit one have its store
+        return open_store(store, is_read=True).store
     if isinstance(store, dict):  # which zarr-python and xarray take for a store, too
         from zarr.storage import MemoryStore
 

@@ -224,7 +224,7 @@ def _check_number(source: Source) -> None:
 
 def metadata_of(array: Any) -> SourceMetadata:
     """What a `zarr.Array` says besides its values."""
-    import zarr
+    from zarr.dtype import VariableLengthBytes
 
     attributes = dict(array.attrs)
     names = getattr(array.metadata, "dimension_names", None)
@@ -237,7 +237,7 @@ def metadata_of(array: Any) -> SourceMetadata:
     typed = {}
     if "_FillValue" in attributes:
         typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
-    is_bytes = isinstance(array.metadata.dtype, zarr.dtype.VariableLengthBytes)
+    is_bytes = isinstance(array.metadata.dtype, VariableLengthBytes)
     return SourceMetadata(
         serializer="vlen-bytes" if is_bytes else None,
         typed=typed,

@@ -19,6 +19,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+import zarr.dtype
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.buffer.cpu import Buffer as ZarrBuffer

@@ -17,7 +17,7 @@ import fuzz
 @pytest.mark.parametrize(
     ("n_mutants", "seed"),
     [
-        pytest.param(20, 20, id="sample"),
+        pytest.param(50, 20, id="sample"),
         pytest.param(800, 2000, id="long", marks=pytest.mark.long),
     ],
 )

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
+import zarr.dtype
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import some, tried

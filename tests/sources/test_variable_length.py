@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import zarr
+import zarr.dtype
 from click.testing import CliRunner
 
 import shardwrite
