@@ -247,6 +247,7 @@ def test_the_command_measures_stores_and_draws(name, tmp_path):
     assert "](page/" in page.read_text()
 
 
+@pytest.mark.long
 def test_a_tiny_measurement_never_becomes_the_committed_page(tmp_path):
     command = [sys.executable, "-m", "benchmarks.figures", "--tiny"]
     places = ("--memory", tmp_path, "--disk", tmp_path)

@@ -18,6 +18,7 @@ def test_rows_that_differ_end_with_an_error(limit, code, monkeypatch, capfd):
     assert told == {"spread": pytest.approx(0.5 / 11), "is_constant": code == 0}
 
 
+@pytest.mark.long
 def test_a_row_counts_what_processes_do():
     row = joins.measure(3, at_once=2)
     assert row["n_processes"] == 3

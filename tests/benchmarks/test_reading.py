@@ -22,6 +22,7 @@ def path(tmp_path):
     return tmp_path / "x"
 
 
+@pytest.mark.long
 def test_all_cases_are_read_from_a_directory_and_a_web_server(path, server):
     for url in (str(path), f"{server.url}/x"):
         for case in reading.CASES:

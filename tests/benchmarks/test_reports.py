@@ -140,6 +140,7 @@ def test_who_is_slow_is_measured_once():
     assert not report.is_enough(CASES["slabs"], "shardwrite", None)
 
 
+@pytest.mark.long
 def test_the_plot_labels_each_line_and_has_plain_ticks(tmp_path):
     rates = {
         f"{codec}-{side}": {"shardwrite": 10 * side, "tensorstore": 10 * side + 1, "bare-loop": 99}

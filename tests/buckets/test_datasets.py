@@ -121,6 +121,7 @@ def interrupted(ds, url, step="look for missing shards", **how):
             ds.shardwrite.to_zarr(url, **how)
 
 
+@pytest.mark.long
 def test_requests_of_one_more_variable_that_is_appended_to(moto_server, environment, url):
     seen = []
     with proxy.before(moto_server) as (server, faults):
@@ -134,6 +135,7 @@ def test_requests_of_one_more_variable_that_is_appended_to(moto_server, environm
     assert (seen[1] - seen[0]) / 4 <= MOST_REQUESTS_OF_APPENDS, seen
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 def test_an_append_is_one_run_whose_state_lies_in_one_array(service, url):
     write(dataset(title="it"), url)
@@ -154,6 +156,7 @@ def test_an_append_is_one_run_whose_state_lies_in_one_array(service, url):
     shardwrite.write_region(0, f"{url}/v1", (slice(3), slice(3)), casting="unsafe")
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 @pytest.mark.parametrize("name", ["", "/v1", "/t"])
 def test_an_append_is_given_up(service, url, name):
@@ -215,6 +218,7 @@ def test_whatever_it_puts_last(service, url, is_given_up):
     assert k > 6
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 def test_a_region_is_one_run(service, url):
     old, part = dataset(title="it").compute(), dataset(7).isel(t=slice(3, 21))
@@ -238,6 +242,7 @@ def tree(a, b, offset=0):
     return xr.DataTree.from_dict({"/a": node(*a), "/b": node(*b)})
 
 
+@pytest.mark.long
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 @pytest.mark.parametrize("is_given_up", [False, True])
 @pytest.mark.parametrize("stop_of_other", [7, 8])

@@ -171,6 +171,7 @@ def read_at(url, name=""):
     return zarr.open_array(store, path=name, mode="r")[...]
 
 
+@pytest.mark.long
 def test_a_file_that_has_changed_is_another_source(moto, folder):
     at, to = f"{folder}/a.npy", f"{folder}/x.zarr"
     put(moto, at, npy(VALUES))

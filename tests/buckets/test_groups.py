@@ -86,6 +86,7 @@ def test_a_replacement_is_not_listed_while_it_is_written(client, url):
 PLAIN_GROUP = json.dumps({"zarr_format": 3, "node_type": "group"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("document", [GROUP, PLAIN_GROUP], ids=["listed", "not listed"])
 def test_readers_of_a_group_see_no_run_on_an_array_that_is_there(moto, url, document):
     """The state of the run lies inside of the array, where zarr-python looks for no nodes."""

@@ -96,6 +96,7 @@ def test_a_name_of_odd_characters(seaweed, url, x):
     assert shardwrite.verify(place, deep=True, against=VALUES[:1024]).is_good
 
 
+@pytest.mark.long
 def test_no_log_holds_a_key(moto_server, url, x, caplog, monkeypatch):
     caplog.set_level(logging.DEBUG)
     options = {**moto_server.options, "session_token": "tOkEncAnArY"}
@@ -122,6 +123,7 @@ def test_a_new_array_whose_shards_may_be_too_large(moto, url, x, small_requests)
     assert shardwrite.verify(url, deep=True, against=zeros).is_good
 
 
+@pytest.mark.long
 def test_an_update_of_shards_that_may_be_too_large(moto, url, x, request):
     """The old shard stays as it is."""
     x[:64, :64].to_sharded_zarr(url, shards=64, chunks=16)

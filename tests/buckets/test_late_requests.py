@@ -141,6 +141,7 @@ def test_a_report_goes_with_its_array(moto, url):
     assert [len(each) for each in keys] == [1, 1, 0]
 
 
+@pytest.mark.long
 def test_published_first(moto, url):
     """Readers never see old shards by the new document."""
     da.from_array(OLD, chunks=8).to_sharded_zarr(url, **LAYOUT)

@@ -573,6 +573,7 @@ def program(tmp_path):
     return start
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["w-", pytest.param("w", marks=pytest.mark.long)])
 @pytest.mark.parametrize("fault", some(["before", "lost"], "lost"))
 @pytest.mark.parametrize("number", some([3, 9, 17], 3))

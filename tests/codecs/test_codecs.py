@@ -479,6 +479,7 @@ def test_stages_take_no_bytes(name):
         assert len(stage.encode([b""] * n)) == n
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(
     st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4),
@@ -694,6 +695,7 @@ def test_bit_flips_are_refused_or_harmless(name):
     assert refused or name == "bytes"
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.binary(max_size=80), st.sampled_from(sorted(WHOLE)))
 def test_random_bytes_are_refused_or_decoded(data, name):

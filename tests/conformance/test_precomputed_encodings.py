@@ -136,6 +136,7 @@ def test_ours_reads_tensorstore(tmp_path, number):
         np.testing.assert_array_equal(ours, values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [n for n in range(30) if KINDS[n % 5][0] != "png"][:6])
 def test_ours_reads_cloud_volume(tmp_path, number):
     """It writes files: those of labels are gzipped, and those of images are not.

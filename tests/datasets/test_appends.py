@@ -527,6 +527,7 @@ def test_it_is_begun_now_and_computed_later(both):
     check(both.ours, steps(0, 15, run="later"))
 
 
+@pytest.mark.long
 def test_plans(both):
     plan = steps(10, 15).shardwrite.plan(both.ours, append_dim="time")
     assert plan.variables["v"].array_region.bounds == ((10, 15), (0, 6))
@@ -538,6 +539,7 @@ def test_plans(both):
     check(both.ours, steps(0, 10))
 
 
+@pytest.mark.long
 def test_where_it_cannot_be_one_run_an_append_is_refused(both, monkeypatch):
     """Beside the root of a store that belongs to somebody else, for instance."""
     seams.replace_step(monkeypatch, "may make a directory", lambda _: False)
@@ -565,6 +567,7 @@ def test_a_region_is_interrupted(both, is_given_up):
 # ---- The same call in two processes
 
 
+@pytest.mark.long
 def test_whoever_joins_an_append_may_have_changed_all_lengths_before_its_begin_is_over(
     both, monkeypatch
 ):

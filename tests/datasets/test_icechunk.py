@@ -63,6 +63,7 @@ def write(repository, ds, **how):
     return ds.shardwrite.to_zarr(repository.writable_session("main"), **how)
 
 
+@pytest.mark.long
 def test_each_call_is_one_commit(repository):
     result = write(repository, steps(0, 10), append_dim="time", **SIZES)
     assert result.snapshot == repository.lookup_branch("main")
@@ -92,6 +93,7 @@ def test_plans_leave_a_session_as_it_is(repository):
     check(repository, steps(0, 10))
 
 
+@pytest.mark.long
 def test_a_tree_and_groups(repository):
     def tree(start, stop):
         return xr.DataTree.from_dict({"/a": steps(start, stop), "/b/c": steps(start, stop)[["v"]]})
@@ -105,6 +107,7 @@ def test_a_tree_and_groups(repository):
     assert len(messages(repository)) == 4
 
 
+@pytest.mark.long
 def test_what_exists_is_refused_and_replaced(repository):
     write(repository, steps(0, 10))
     with pytest.raises(SpecError, match="exists there"):
@@ -116,6 +119,7 @@ def test_what_exists_is_refused_and_replaced(repository):
     assert len(messages(repository)) == 2
 
 
+@pytest.mark.long
 def test_without_steps_nothing_is_committed(repository):
     write(repository, steps(0, 10), append_dim="time")
     session = repository.writable_session("main")
@@ -126,6 +130,7 @@ def test_without_steps_nothing_is_committed(repository):
     check(repository, steps(0, 12))
 
 
+@pytest.mark.long
 def test_a_task_that_fails_leaves_the_session_as_it_was(repository):
     def fail(block):
         raise OSError("not this time")
@@ -141,6 +146,7 @@ def test_a_task_that_fails_leaves_the_session_as_it_was(repository):
     check(repository, steps(0, 14))
 
 
+@pytest.mark.long
 def test_another_commit_meanwhile_is_a_conflict(repository):
     write(repository, steps(0, 10), append_dim="time")
     session = repository.writable_session("main")

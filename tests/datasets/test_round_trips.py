@@ -186,6 +186,7 @@ def test_coordinates_and_groups(tmp_path, group):
     check_as_xarray(many(), tmp_path, group=group)
 
 
+@pytest.mark.long
 def test_what_encoding_says_takes_the_place_of_what_a_variable_says(tmp_path):
     ds = many()
     encoding = {"temperature": {"dtype": "f4"}, "t": {"units": "days since 1990-01-01"}}

@@ -214,6 +214,7 @@ def test_a_variable_of_the_name_that_the_dataset_has(tmp_path):
     assert attrs[attrs["t2m"].attrs["quantization"]].attrs["algorithm"] == "bitround"
 
 
+@pytest.mark.long
 def test_what_was_rounded_is_written_again(tmp_path):
     ds = fields()
     ds.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=7)

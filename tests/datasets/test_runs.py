@@ -316,6 +316,7 @@ def test_one_variable_later(tmp_path):
     assert ds.shardwrite.to_zarr(tmp_path / "x.zarr", compute=False).compute().n_shards == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", some(["w-", "w"], "w-"))
 def test_whatever_document_it_dies_before_the_same_call_ends_it(tmp_path, mode):
     """Nobody opens a group that lacks arrays, and in the end all is as if it had never died."""
@@ -485,6 +486,7 @@ def test_values_of_a_file_are_named_by_the_file(tmp_path):
             lazy.isel(t=slice(300)).shardwrite.to_zarr(root)
 
 
+@pytest.mark.long
 def test_stores_of_zarr(tmp_path):
     memory = zarr.storage.MemoryStore()
     small(title="it").shardwrite.to_zarr(memory)

@@ -107,6 +107,7 @@ def test_all_nodes_are_appended(tmp_path, group):
         assert shardwrite.verify(root / (group or "") / name, deep=True).is_good
 
 
+@pytest.mark.long
 def test_nodes_without_the_dimension_are_written_again_or_left_out(root):
     tree(10, 12, offset=5, run="second").shardwrite.to_zarr(root, append_dim="time")
     check(root, tree(0, 12, offset=5, run="second"))
@@ -119,6 +120,7 @@ def test_nodes_without_the_dimension_are_written_again_or_left_out(root):
     check(root, tree(0, 14, offset=5, run="second"))
 
 
+@pytest.mark.long
 def test_nodes_without_arrays_are_made(root):
     more = tree(10, 12)
     more["/new"] = xr.DataTree(xr.Dataset(attrs={"n": 1}))
@@ -128,6 +130,7 @@ def test_nodes_without_arrays_are_made(root):
     check(root, wanted)
 
 
+@pytest.mark.long
 def test_whole_arrays_are_written_again(root):
     tree(0, 10, offset=3, more=1).shardwrite.to_zarr(root, mode="a")
     check(root, tree(0, 10, offset=3, more=1))
@@ -155,6 +158,7 @@ def test_a_tree_that_does_not_fit_is_refused(root, change, how, told):
     assert contents(root) == before
 
 
+@pytest.mark.long
 def test_it_is_one_run(root, tmp_path):
     begin(tree(10, 15), root, append_dim="time")
     runs = [*tmp_path.glob("x.zarr.shardwrite/together/run-*")]
@@ -169,6 +173,7 @@ def test_it_is_one_run(root, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
+@pytest.mark.long
 def test_another_append_ends_before_it_begins(root, tmp_path):
     """It is taken back whole, so that the same call can be made again."""
     other, mine = tree(10, 13, more=1), tree(10, 12)

@@ -322,6 +322,7 @@ def in_a_child(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.long
 def test_files_may_not_grow(tmp_path):
     def limited():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -22,6 +22,7 @@ def check(tmp_path, where, n_cases, seed, begin=0):
     assert found["vacuous"] < n_cases, "something must be interrupted"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", some([8, 13], 8))
 def test_killed_before_some_effects(tmp_path, begin):
     """Two calls each, among them both swaps."""

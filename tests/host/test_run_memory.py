@@ -119,6 +119,7 @@ def test_it_is_what_the_system_calls_anonymous():
     assert abs(resources.memory_nbytes() - told) < 4 * MIB
 
 
+@pytest.mark.long
 def test_other_systems_tell_the_growth_of_the_resident_set(monkeypatch, tmp_path):
     import resource
     from types import SimpleNamespace

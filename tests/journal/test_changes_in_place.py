@@ -547,6 +547,7 @@ def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path):
         recover_changes(tmp_path / "run", PosixStore(path), open_sharded(path).metadata)
 
 
+@pytest.mark.long
 def test_a_record_of_half_a_large_shard_takes_little_memory(tmp_path):
     data = np.random.default_rng(0).bytes(40 * 2**20 + 5)
     (tmp_path / "x").write_bytes(data)

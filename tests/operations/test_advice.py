@@ -77,6 +77,7 @@ def test_other_shapes_are_not_told_of(x, shapes):
         shardwrite.plan(x, memory_limit="64GB", **shapes)
 
 
+@pytest.mark.long
 def test_a_write_tells_too_and_a_setting_silences_it(tmp_path):
     x = da.from_array(np.ones((1100, 2), "u1"), chunks=(550, 2))
     with dask.config.set({"shardwrite.array.advice": False}), warnings.catch_warnings():

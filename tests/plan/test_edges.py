@@ -48,6 +48,7 @@ def test_there_is_no_edge_beyond_the_last(index):
         Edges.from_sizes((2, 2))[index]
 
 
+@pytest.mark.long
 @given(sizes_of_chunks.filter(any), st.integers(1, 4))
 def test_the_last_edge_may_be_no_multiple(sizes, step):
     positions = sorted(set(listed(sizes)))

@@ -116,6 +116,7 @@ def test_oindex_gives_what_zarr_python_gives_more(arrays, theirs):
     tried(200, given(orthogonal_keys), lambda key: as_zarr(arrays, theirs, key))()
 
 
+@pytest.mark.long
 def test_vindex_gives_what_zarr_python_gives(arrays, theirs):
     tried(30, given(point_keys()), lambda key: as_points(arrays, theirs, key))()
 

@@ -323,6 +323,7 @@ def test_stores_without_ranges_are_noticed_by_what_they_answer(tmp_path, how, n,
     np.testing.assert_array_equal(array[:70, 3], VALUES[:70, 3])
 
 
+@pytest.mark.long
 def test_a_shard_that_is_replaced_between_two_ranges_is_read_as_a_whole(tmp_path):
     """The range of a chunk is no longer there: it is no error, and no wrong value."""
     plain = zarr.storage.MemoryStore()

@@ -142,6 +142,7 @@ def refusals(path: Path, wing: str) -> dict[str, str]:
     return said
 
 
+@pytest.mark.long
 def test_what_is_converted_in_its_place_is_left_alone(array):
     with InPlace.begun(array, {"": "digest"}):
         pass
@@ -153,6 +154,7 @@ def test_what_is_converted_in_its_place_is_left_alone(array):
     assert shardwrite.verify(array).is_good
 
 
+@pytest.mark.long
 def test_what_is_consumed_is_left_alone(array):
     """Its documents are moved aside, so that there is no array at its place."""
     with InPlace.begun(array, {"": "digest", "into": "elsewhere"}) as work:
