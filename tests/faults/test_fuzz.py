@@ -14,13 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 
 
-@pytest.mark.parametrize(
-    ("n_mutants", "seed"),
-    [
-        pytest.param(50, 20, id="sample"),
-        pytest.param(800, 2000, id="long", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("n_mutants", "seed"), [(800, 2000)])
 def test_mutants(tmp_path, n_mutants, seed):
     start = time.perf_counter()
     found = fuzz.summary(

@@ -141,6 +141,8 @@ SAMPLED = {
 """Files of which the default tier runs one case in so many of each test with parameters, chosen by
 name. The long tier runs many of the others."""
 
+SLOW_SERVERS = ("seaweed", "azurite")
+
 SAMPLED_AGAIN = {
     **dict.fromkeys(
         (
@@ -190,7 +192,12 @@ def left_to_the_campaign(file: str, cases: Mapping[str, tuple[bool, frozenset[An
 
 
 def is_left_to_the_long_tier(file: str, case: str) -> bool:
-    """Whether a case of a test, given by its full name, is none of the sample of its file."""
+    """Whether a case of a test, given by its full name, is none of the sample of its file.
+
+    All cases on the servers that take longest to start are left to the long tier.
+    """
+    if file.startswith("buckets/") and any(server in case for server in SLOW_SERVERS):
+        return True
     return "[" in case and zlib.crc32(case.encode()) % SAMPLED.get(file, 1) != 0
 
 
