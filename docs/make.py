@@ -32,6 +32,7 @@ SITE = ROOT / "build" / "site"
 _ELSEWHERE = {
     "../README.md": "index.md",
     "../CHANGELOG.md": "changelog.md",
+    "../../CHANGELOG.md": "../changelog.md",
     "../ARCHITECTURE.md": "architecture.md",
     "../../ARCHITECTURE.md": "../architecture.md",  # of the pages in folders
     "../slurm/": "slurm-scripts/",
