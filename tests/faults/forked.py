@@ -43,8 +43,13 @@ def _fork(root: Path, out: Path, arguments: list[str]) -> None:
     sys.path[:] = [str(root), *(entry for entry in sys.path if not _is_ours(entry))]
     import pytest
 
-    if imported := [name for name in sys.modules if name.partition(".")[0] == "shardwrite"]:
-        raise AssertionError(f"the server has imported {imported}")
+    # The server may have imported the package for another test; here it is that of the directory.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shardwrite"]:
+        del sys.modules[name]
+    import shardwrite
+
+    if not Path(shardwrite.__file__).is_relative_to(root):
+        raise AssertionError(f"not the package of {root}: {shardwrite.__file__}")
     sys.exit(int(pytest.main(arguments)))
 
 
