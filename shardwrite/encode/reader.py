@@ -23,6 +23,8 @@ from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
 
+WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
+
 
 class Loaded:
     """An object that was read as a whole."""

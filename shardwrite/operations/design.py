@@ -20,6 +20,7 @@ import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice, is_whole
 from shardwrite.config.table import READ_GAP, READ_REQUEST, value_of
+from shardwrite.encode.reader import WHOLE_SHARE
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
@@ -550,7 +551,11 @@ class _Pricing:
         """Costs of all reads."""
         stored, itemsize = self.stored(grid, ratio), self.source.dtype.itemsize
         rules = RequestRules(
-            self.storage.is_bucket, value_of(READ_GAP), value_of(READ_REQUEST), TAIL_NBYTES
+            self.storage.is_bucket,
+            value_of(READ_GAP),
+            value_of(READ_REQUEST),
+            TAIL_NBYTES,
+            WHOLE_SHARE,
         )
         return [
             cost_of(name, read, stored, itemsize, rules, self.storage)

@@ -261,9 +261,6 @@ STORAGES: Mapping[str, Storage] = {
 DECODED_PER_SECOND = 1e9
 """Bytes that a thread decodes in a second, about, of zstd."""
 
-WHOLE_SHARE = 0.5
-"""Share of a shard's inner chunks from which a file is read as a whole; see `read.array`."""
-
 
 @dataclass(frozen=True, slots=True)
 class RequestRules:
@@ -273,6 +270,7 @@ class RequestRules:
     gap: int  # bytes between inner chunks that one request reads all the same
     most: int  # bytes of a request
     tail: int  # bytes of the first request, at least, which has the index
+    whole_share: float  # share of a shard's inner chunks from which a file is read as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,10 +437,10 @@ def _combined(axes: Sequence[_Pieces]) -> _Pieces:
     )
 
 
-def _of_file(pieces: _Pieces, stored: Stored, _: RequestRules) -> tuple[Floats, Floats]:
+def _of_file(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
     """Reads of a file: of its index and of each inner chunk, or of the whole."""
     n_wanted, n_there = math.prod(pieces.wanted), math.prod(pieces.there)
-    is_whole = n_wanted >= WHOLE_SHARE * n_there
+    is_whole = n_wanted >= how.whole_share * n_there
     n_read = np.where(is_whole, n_there * pieces.there_share, n_wanted * pieces.wanted_share)
     nbytes = stored.index_nbytes + n_read * stored.chunk_nbytes
     return np.where(is_whole, 1.0, 1.0 + n_wanted), nbytes

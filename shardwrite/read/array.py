@@ -26,7 +26,7 @@ from dask.base import tokenize
 import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import READ_THREADS, SOURCE_CHUNKS, decide, value_of
-from shardwrite.encode.reader import Loaded, ShardReader
+from shardwrite.encode.reader import WHOLE_SHARE, Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.index import IndexCodec
@@ -198,8 +198,6 @@ _SMALL_NBYTES = 2**20
 _MOST_BATCHES = 1024  # into which the shards of a region are divided for threads
 
 _IN_FLIGHT = 8  # requests at a time, at least, where each goes over a network
-
-_WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
 
 
 class ShardedArray:
@@ -641,7 +639,7 @@ class ShardedArray:
         grid = self.metadata.grid
         (index,) = grid.shards_in(region)
         shard = grid.shard_box(index)
-        if math.prod(grid.chunk_counts_in(shard.intersect(grid.whole))) * _WHOLE_SHARE <= 1:
+        if math.prod(grid.chunk_counts_in(shard.intersect(grid.whole))) * WHOLE_SHARE <= 1:
             return None
         start = region.shift(shard.start).start
         cell = [a // c for a, c in zip(start, grid.chunks, strict=True)]
@@ -661,7 +659,7 @@ class ShardedArray:
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        is_most = part.ranks.size >= _WHOLE_SHARE * n_inside
+        is_most = part.ranks.size >= WHOLE_SHARE * n_inside
 
         def read(opener: Open) -> None:
             with self._opened(opener, key, is_most=is_most) as shard:
@@ -681,7 +679,7 @@ class ShardedArray:
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
         shard_nbytes = self.metadata.plain_nbytes
-        return shard_nbytes if region_nbytes >= _WHOLE_SHARE * shard_nbytes else 0
+        return shard_nbytes if region_nbytes >= WHOLE_SHARE * shard_nbytes else 0
 
     @property
     def _most_at_once(self) -> int:

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwrite.encode.reader import WHOLE_SHARE
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.plan import design
 from shardwrite.plan.options import resolve_shapes
 
 MB = 10**6
-NEAR = design.RequestRules(is_distant=False, gap=0, most=1, tail=0)
+NEAR = design.RequestRules(is_distant=False, gap=0, most=1, tail=0, whole_share=WHOLE_SHARE)
 
 
 def even(n, size):
@@ -89,7 +90,11 @@ def test_costs_of_reads_are_those_that_are_counted(data):
     found = design._counted(read, stored, NEAR)
     assert found == pytest.approx(counted(stored, read, NEAR))
     distant = design.RequestRules(
-        is_distant=True, gap=data.draw(st.sampled_from([0, 100, 250])), most=10**6, tail=0
+        is_distant=True,
+        gap=data.draw(st.sampled_from([0, 100, 250])),
+        most=10**6,
+        tail=0,
+        whole_share=WHOLE_SHARE,
     )
     found = design._counted(read, stored, distant)
     assert found == pytest.approx(counted(stored, read, distant))
@@ -100,7 +105,9 @@ def test_costs_of_reads_are_those_that_are_counted(data):
 def test_what_the_first_request_brings_is_not_asked_for_again(tail, most):
     grid = ShardGrid((24, 24), (12, 12), (3, 3))
     stored = design.Stored(grid, 100, 0, is_padded=True)
-    how = design.RequestRules(is_distant=True, gap=50, most=most, tail=tail)
+    how = design.RequestRules(
+        is_distant=True, gap=50, most=most, tail=tail, whole_share=WHOLE_SHARE
+    )
     for read in ((1, 1), (1, 24), (24, 1), (6, 6), (24, 24)):
         expected = counted(stored, read, how)
         found = design._counted(read, stored, how)
