@@ -154,14 +154,16 @@ class Terminal:
         return tuple(rows)
 
 
-def record(directory: Path) -> Terminal:
+def record() -> Terminal:
     """Write an array, kill that, make the same call again, and verify the result.
 
-    Parameters
-    ----------
-    directory : Path
-        An empty directory.
+    This happens in a directory with a short name, so that no line of the terminal is too long.
     """
+    with tempfile.TemporaryDirectory(prefix="recording-") as scratch:
+        return _recorded(Path(scratch))
+
+
+def _recorded(directory: Path) -> Terminal:
     steps = np.random.default_rng(0).integers(-3, 4, _SHAPE, dtype="int16")
     np.save(directory / "scan.npy", np.cumsum(steps, axis=2, dtype="int16").view("uint16"))
     terminal = Terminal(directory)
@@ -261,7 +263,6 @@ def story(svg: str) -> str:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="recording-") as scratch:
-        recorded = record(Path(scratch))
+    recorded = record()
     PICTURE.write_text(draw(recorded.frames, recorded.transcript()))
     print(recorded.transcript())

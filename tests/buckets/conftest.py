@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import dask
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,14 +38,17 @@ def gcs_server(moto_server):
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Function that has this process reach a server, as a user does it."""
+    """Function that has this process, and dask's workers, reach a server, as a user does it."""
+    told = "distributed.nanny.environ"
+    with dask.config.set({told: {**dask.config.get(told, {})}}):
 
-    def reach(server):
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        return server
+        def reach(server):
+            for name, value in server.environment.items():
+                monkeypatch.setenv(name, value)
+            dask.config.get(told).update(server.environment)
+            return server
 
-    return reach
+        yield reach
 
 
 @pytest.fixture
