@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,7 @@ from shardwrite.journal.documents import alone_with, change_document
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, opened_once
+from shardwrite.place.seen import Seen
 from shardwrite.place.target import document_of, refuse_names, resolve_place, resolve_target
 from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import ShardedArray
@@ -116,7 +116,7 @@ def new_groups(
     - `mode`: whether the document of a group may be replaced.
     """
     groups = [group for group in tree.groups if wanted(group)]
-    seen = dict[Path, bool]()
+    seen = Seen()
     places = [resolve_place(dst, group.name or None, seen=seen) for group in groups]
     for group, place in zip(groups, places, strict=True):
         kind = place.kind_for_group()
@@ -548,7 +548,7 @@ def convert_all(
     growing = [_settled(one, call.while_growing) for one in made]
     groups = new_groups(tree, is_wanted, dst, call.run.mode)
     documents = {place.name: group.document for group, place in groups}
-    into, seen = opened_once(dst), dict[Path, bool]()
+    into, seen = opened_once(dst), Seen()
     jobs = [
         Job(
             one.planned.chunks,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 from shardwrite._dataclass import dataclass
@@ -44,6 +43,7 @@ from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.together import ArrayInParts, ArraysInParts, stretches_of
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, opened_once
+from shardwrite.place.seen import Seen
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -96,7 +96,7 @@ class PlannedParts:
     @cached_property
     def targets(self) -> Mapping[str, Target]:
         """Target of the conversion of each array, by the name of the array."""
-        dst, run_dir, seen = opened_once(self.call.dst), self.call.run_dir, dict[Path, bool]()
+        dst, run_dir, seen = opened_once(self.call.dst), self.call.run_dir, Seen()
         found = [resolve_target(dst, one.name or None, run_dir, seen=seen) for one in self.made]
         names = [one.name for one in self.made]
         return dict(zip(names, in_one_state(found), strict=True))

@@ -24,6 +24,7 @@ from shardwrite.journal.neighbours import settle_given_up
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import holding, in_one_state
 from shardwrite.place.base import Place
+from shardwrite.place.seen import Seen
 from shardwrite.place.target import Target, resolve_place
 from shardwrite.runs.job import intent_of
 
@@ -78,7 +79,8 @@ def plans_of(
         yield planned(call, store, engine), None
         return
     nodes = nodes_of(call.ds, call.encoding, call.keep_bits)
-    targets, is_append = targets_of(call, store, nodes), changes.append_dim is not None
+    seen = Seen()
+    targets, is_append = targets_of(call, store, nodes, seen), changes.append_dim is not None
     with contextlib.ExitStack() as stack:
         if settles and is_append:
             placed = in_one_state(list(targets.values()), begins=True)
@@ -89,13 +91,15 @@ def plans_of(
             return
         for target in targets.values() if settles else ():
             settle_given_up(target)
-        place_of = partial(_place_of, call, store)
-        yield planned_into(call, nodes, targets, place_of, changes, engine), changes
+        with seen.remembering():
+            place_of = partial(_place_of, call, store, seen=seen)
+            found = planned_into(call, nodes, targets, place_of, changes, engine)
+        yield found, changes
 
 
-def _place_of(call: Call, store: Any, path: str) -> Place:
+def _place_of(call: Call, store: Any, path: str, seen: Seen | None = None) -> Place:
     """Place of a group, by its path in the object."""
-    return resolve_place(store, in_group(call, path) or None)
+    return resolve_place(store, in_group(call, path) or None, seen=seen)
 
 
 def _has_group(call: Call, store: Any, mode: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
@@ -34,6 +33,7 @@ from shardwrite.journal.begin import is_complete
 from shardwrite.journal.neighbours import unfinished, unfinished_updates
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
+from shardwrite.place.seen import Seen
 from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
@@ -105,9 +105,8 @@ def in_group(call: Call, path: str) -> str:
     return "/".join(part for part in (group.strip("/"), path) if part)
 
 
-def targets_of(call: Call, store: Any, nodes: Sequence[Node]) -> dict[str, Target]:
+def targets_of(call: Call, store: Any, nodes: Sequence[Node], seen: Seen) -> dict[str, Target]:
     """The arrays that the variables of an object go into, by their paths in it."""
-    seen = dict[Path, bool]()
     paths = [node.label(name) for node in nodes for name in node.dataset.variables]
     return {
         path: resolve_target(store, in_group(call, path), call.run_dir, seen=seen) for path in paths
@@ -132,7 +131,7 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
             remedy="write it with to_zarr of xarray",
         )
     options = options_from(call, PlanOptions)
-    variables, seen = [], dict[Path, bool]()
+    variables, seen = [], Seen()
     for node, variable in each:
         path = f"{node.path}/{variable.name}" if node.path else variable.name
         with _naming(path, variable.dims):

@@ -56,7 +56,7 @@ from shardwrite.place.target import document_if_there, durability_in, resolve_pl
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.job import Job, RunOptions, for_new_array
-from shardwrite.runs.reads import reads_one_of
+from shardwrite.runs.reads import readers
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
 
@@ -457,8 +457,9 @@ def _updates(
     jobs = [each.job(options) for each in made.variables]
     if changes.append_dim is None:
         return staged_where_read(jobs, engine)
+    reading = readers(jobs, jobs)
     for each, job in zip(made.variables, jobs, strict=True):
-        if reads_one_of(job, jobs):
+        if any(job is one for one in reading):
             raise SpecError(
                 f"the variable {each.path!r} is read from the store that it is appended to, while "
                 "that is changed",

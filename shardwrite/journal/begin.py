@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ from shardwrite.place.target import (
     check_target,
     firsts_of,
     refuse_in_place,
+    standing,
 )
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.directories import fsync_directory, make_directories
@@ -186,7 +187,7 @@ def tidied_run(target: Target, seen: Collection[Path] = ()) -> RunDirectory | No
         tidy_home(target)
         return None
     if _stands(found):
-        if _has_lost_all(found) and not live_holders(found.shared):
+        if _is_orphan(found):
             drop_orphan(found)
         elif is_complete(found):
             end_run(found)
@@ -197,6 +198,15 @@ def tidied_run(target: Target, seen: Collection[Path] = ()) -> RunDirectory | No
     make_end(over)
     settle(over)
     return None
+
+
+def _is_orphan(found: RunDirectory) -> bool:
+    """Whether all arrays of a run are gone, and nobody works on it."""
+    if not _has_lost_all(found) or live_holders(found.shared):
+        return False
+    for one in (found, *found.outputs()):
+        one.target.place.forget()  # nothing is removed because of an earlier look
+    return _has_lost_all(found)
 
 
 def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | None, str]:
@@ -399,7 +409,9 @@ def begin_runs(
             check_surroundings(request.target, looks_above=request.target in firsts)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]
-    for _ in range(_MAX_TRIES):
+    for attempt in range(_MAX_TRIES):
+        for request in requests if attempt else ():
+            request.target.place.forget()  # other processes begin and end runs there
         for request in requests:
             if request.target in free:
                 continue
@@ -424,9 +436,12 @@ def begin_runs(
         made = _create(new, durability, unseen)
         if made is None:
             continue
-        changed = [one for one in made if one.record.replaces != _replaces(one.target, one.record)]
+        stands = standing([one.target for one in made])
+        changed = [
+            one for one in made if one.record.replaces != _replaces(one.target, one.record, stands)
+        ]
         if all(map(_is_joined, changed)):
-            _check_alone(made)
+            _check_alone(made, stands)
             _confirm_new(made[0])
             begun |= {one.target: (one, not changed) for one in made}
             break
@@ -471,9 +486,12 @@ def _may_begin(requests: Sequence[Request]) -> bool:
             if target in changing:
                 check_groups_above(target.place)
         except SpecError:
-            if tidied_run(target) is None:
-                raise
-            return False
+            target.place.forget()  # nothing is refused because of an earlier look
+            if tidied_run(target) is not None:
+                return False
+            check_target(target, request.intent.mode, looks_above=is_first)
+            if target in changing:
+                check_groups_above(target.place)
     return True
 
 
@@ -489,8 +507,13 @@ def _is_joined(run: RunDirectory) -> bool:
     return receipt is None or receipt.names(run.run)
 
 
-def _replaces(target: Target, intent: Intent) -> bool:
-    return intent.makes_array and not target.recovers and target.place.is_occupied()
+def _replaces(target: Target, intent: Intent, stands: Callable[[Path], bool] | None = None) -> bool:
+    """Whether a run makes an array where something stands; see `standing`."""
+    if not intent.makes_array or target.recovers:
+        return False
+    if stands is not None and isinstance(target.place, Directory):
+        return stands(target.place.path)
+    return target.place.is_occupied()
 
 
 def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
@@ -508,7 +531,7 @@ def _refuse_losing(found: RunDirectory, intent: Intent) -> None:
         )
 
 
-def _check_alone(made: Sequence[RunDirectory]) -> None:
+def _check_alone(made: Sequence[RunDirectory], stands: Callable[[Path], bool]) -> None:
     """Refuse to go on where an array is being converted in its place.
 
     A conversion looks for runs once it has left its record, so that one of the two sees the other.
@@ -518,7 +541,7 @@ def _check_alone(made: Sequence[RunDirectory]) -> None:
         for one in made:
             directory = one.target.place.local_path
             if directory is not None:
-                refuse_in_place(directory, above)
+                refuse_in_place(directory, above, stands)
     except JournalError:
         cancel_begin(made[0], is_claimed=True)
         raise
@@ -662,27 +685,24 @@ def _check_length(draft: Path) -> None:
 def _claim_all(runs: Sequence[RunDirectory]) -> bool:
     """Link the plans of all arrays of a run to their places; False if another run has one there.
 
-    A directory of several arrays is synced once.
+    Each directory that has a new entry is synced once, when all arrays have theirs.
     """
-    level, above = runs[0].record.durability, dict[Path, None]()
+    changed = dict[Path, None]()
     for run in runs:
-        directory = run.target.run_path.parent
-        if run.record.together is not None:
-            is_synced = directory in above or level == "none"
-            _make_beside(run, "none" if is_synced else level)
+        made = () if run.record.together is None else _make_beside(run, "none")
         if not _claim(run):
             return False
-        above[directory] = None
-    for directory in above if level != "none" else ():
+        changed |= dict.fromkeys(path.parent for path in (*made, run.target.run_path))
+    for directory in changed if runs[0].record.durability != "none" else ():
         fsync_directory(directory)
     return True
 
 
-def _make_beside(run: RunDirectory, durability: str) -> None:
-    """Make the directory of the run state of one of several arrays."""
+def _make_beside(run: RunDirectory, durability: str) -> Collection[Path]:
+    """Make the directory of the run state of one of several arrays; see `make_directories`."""
     has_array = run.record.replaces or not run.makes_array
     like = run.target.place.rights_like if has_array else None
-    make_directories(run.target.run_path, durability, like=like)
+    return make_directories(run.target.run_path, durability, like=like)
 
 
 def _claim(run: RunDirectory) -> bool:

@@ -35,7 +35,7 @@ from shardwrite.format.node import (
     remove_member,
     with_shape,
 )
-from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place, shape_of
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Over, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, by_groups, document_if_there, document_of
 from shardwrite.stores.base import Capability
@@ -291,7 +291,8 @@ def replace_document(
     data = dump(new)
     is_group = kind_of_document(new) == "group"  # and an array is changed by one run at a time
     try:
-        with alone_with(place) if is_group else contextlib.nullcontext(check) as check_claim:
+        alone = alone_with(place) if is_group else contextlib.nullcontext(lambda: None)
+        with alone as check_claim:
 
             def guard() -> None:
                 check()
@@ -301,9 +302,17 @@ def replace_document(
                     if error.errno == errno.ESTALE:
                         raise _ChangedError from error
                     raise
-                _check_same(place, old, data)
+                if not place.compares:
+                    _check_same(place, old, data)
 
-            place.write(DOCUMENT, data, durability=durability, attempt=attempt, guard=guard)
+            place.write(
+                DOCUMENT,
+                data,
+                durability=durability,
+                attempt=attempt,
+                guard=guard,
+                over=Over(old) if place.compares else None,
+            )
     except _ChangedError:
         return False
     except StoreError as error:

@@ -59,7 +59,7 @@ from crc32c import crc32c
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.format.node import DOCUMENT, group_document, has_manifest
+from shardwrite.format.node import DOCUMENT, group_document, has_manifest, layout_in
 from shardwrite.journal.documents import (
     DocumentChange,
     alone_in_store,
@@ -381,7 +381,7 @@ class RunDirectory:
         return is_old or not self.target.place.has(DOCUMENT)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[Callable[[], None]]:
+    def alone(self, *, puts: bool = True) -> Iterator[Callable[[], None]]:
         """See :meth:`Owner.alone`."""
         from shardwrite.journal.lock import exclusive  # where processes may meet
 
@@ -391,7 +391,7 @@ class RunDirectory:
                 claim.check()
                 self.check_held()
 
-            confirm(self.target)
+            confirm(self.target, puts=puts, in_group=not puts)
             yield check
 
     def check_held(self) -> None:
@@ -408,15 +408,19 @@ class RunDirectory:
 
     def _check_shape_before(self) -> None:
         """Refuse an update of an array that has another shape than when the run was begun."""
-        shape, axis = list(self.document["shape"]), self.record.identity.append_axis
+        begun_with, document = self.document, self.target.document
+        shape, axis = list(begun_with["shape"]), self.record.identity.append_axis
         if self.record.length is not None:
             shape[axis or 0] = self.record.length
-        found = self.target.shape
-        if found != shape:
+        found, label = shape_of(document, self.target.label), self.target.label
+        changed = f"the shape of {label} from {shape} to {found}" if found != shape else ""
+        if not changed and layout_in(document) != layout_in(begun_with):
+            changed = f"the layout of {label}"
+        if changed:
             raise JournalError(
-                f"another call has changed the shape of {self.target.label} from {shape} to "
-                f"{found} since the run {self.run} was begun, which changes the array, too. Make "
-                "this call again, after abandon if that run has not ended",
+                f"another call has changed {changed} since the run {self.run} was begun, which "
+                "changes the array, too. Make this call again, after abandon if that run has not "
+                "ended",
                 path=str(self.target.run_path),
             )
 
@@ -509,17 +513,20 @@ class RunDirectory:
                 data,
                 durability=durability,
                 attempt=f"{driver}.end",
-                guard=partial(self._check_current, driver),
+                guard=partial(self._check_current, driver, in_group=True),
             )
         except StoreError as error:
             if error.errno == errno.ESTALE:
                 confirm(self.target)  # another process may have taken the run over
             raise
 
-    def _check_current(self, driver: str) -> None:
-        """Refuse to go on if another process has ended or settled the run, or taken it over."""
+    def _check_current(self, driver: str, *, in_group: bool = False) -> None:
+        """Refuse to go on if another process has ended or settled the run, or taken it over.
+
+        - `in_group`: see `confirm`.
+        """
         self._check_there(driver)
-        confirm(self.target)
+        confirm(self.target, in_group=in_group)
 
     def _check_there(self, driver: str) -> None:
         """Refuse to go on if the directory of the run is gone, or the driver's token."""
@@ -547,16 +554,21 @@ class RunDirectory:
         - Raises RunEndedError if the run has ended meanwhile.
         """
         place = self.target.place
+        known = place.last(DOCUMENT)  # is replaced if it still stands there
         for n_tries in itertools.count(1):
-            data = place.read(DOCUMENT)
+            data, known = (place.read(DOCUMENT), None) if known is None else (known, known)
             if data is None:
                 self.check_held()  # another process may have ended the run to replace the array
                 raise missing_document(place)
             before = parse_document(data, f"{place.label}/{DOCUMENT}")
             document = make(before)
             is_same = document == before
+            if is_same and known is not None:
+                known = None  # nothing would be put over it
+                continue
             if is_same or self._replace(place, data, document, durability, driver):
                 break
+            known = None
             wait_for_others(place, n_tries)
         if self.is_listed_with_others:
             return
@@ -616,7 +628,7 @@ class RunDirectory:
         - `old`: the document that the new one is made from; None if there was none.
         - Returns: False if the document is not `old` any more; nothing is written then.
         """
-        check = partial(self._check_current, driver)
+        check = partial(self._check_current, driver, in_group=True)
         with alone_in_store(place, self.target.beside.parent):
             return replace_document(place, old, new, durability, f"{driver}.end", check)
 
@@ -888,16 +900,32 @@ def refuse_in_store(
         )
 
 
-def confirm(target: Target) -> None:
+def confirm(target: Target, *, puts: bool = True, in_group: bool = False) -> None:
     """Put all of the run state into the bucket, and verify that this process holds the lease.
 
     Nothing is done for targets whose run state lies in a directory.
 
+    - `puts`: whether the state is put; else only the lease counts.
+    - `in_group`: whether a look at the lease within the last second is enough; see `begin_group`.
     - Raises RunEndedError if another process has taken the lease over.
     """
     work = _work_on(target)
     if work is not None:
-        work.confirm()
+        work.confirm(puts=puts, in_group=in_group)
+
+
+def begin_group(target: Target) -> None:
+    """Have the first of several documents look at the lease in the bucket.
+
+    Those that are put right after it go by that look, for a second at most, and by the deadline of
+    the lease. That is as good as a look before each. Nobody takes the lease before its deadline,
+    and the clock of that goes on while this process is frozen. Shards are put by the deadline
+    alone. And after no look is it certain that the process goes on at once: so each document is put
+    over the version that was seen there, or over none (`place.seen`).
+    """
+    work = _work_on(target)
+    if work is not None:
+        work.begin_group()
 
 
 def fence_of(target: Target) -> Fence | None:

@@ -117,10 +117,14 @@ class _Shared(Work):
         if self._run:
             self.fence.check_run(self._run)
 
-    def confirm(self) -> None:
-        """See `Work`."""
-        self.put()
+    def confirm(self, *, puts: bool = True, in_group: bool = False) -> None:  # noqa: ARG002
+        """See `Work`; the lease is read each time."""
+        if puts:
+            self.put()
         self.check()
+
+    def begin_group(self) -> None:
+        """See `Work`; each `confirm` looks."""
 
     def put(self) -> None:
         """Put what was added, unless another process works alone now.

@@ -264,7 +264,7 @@ PUT_SECONDS = 5.0
 
 _LEAVE_SECONDS = 5.0
 
-_NEW_SECONDS = 1.0  # since a renewal, for which the lease is only looked at
+_NEW_SECONDS = 1.0  # since a renewal, for which the lease is only looked at; and since a look
 
 _lock = threading.Lock()
 
@@ -304,8 +304,12 @@ class Work(ABC):
         """Raise if the run does not go on, as far as is known without asking."""
 
     @abstractmethod
-    def confirm(self) -> None:
-        """Put all of the state, and raise if the run does not go on."""
+    def confirm(self, *, puts: bool = True, in_group: bool = False) -> None:
+        """Put all of the state, and raise if the run does not go on; see `rundir.confirm`."""
+
+    @abstractmethod
+    def begin_group(self) -> None:
+        """Have the next `confirm` look; see `rundir.begin_group`."""
 
     @abstractmethod
     def finish(self, *, is_last: bool, has_failed: bool) -> None:
@@ -538,6 +542,7 @@ class _Alone(Work):
         self._waiting: bytes | None = None
         self._state, self._older = "", ""
         self._renewed = -math.inf  # time of the last renewal, by the clock of `process.now`
+        self._looked = -math.inf  # time of the last look at it, or of that renewal
         self._has_log = False  # the lease was renewed after the first object of the log was put
 
     def open(self) -> None:
@@ -582,18 +587,35 @@ class _Alone(Work):
         """See `Work`."""
         return now() > self._lease.deadline
 
-    def confirm(self) -> None:
+    def confirm(self, *, puts: bool = True, in_group: bool = False) -> None:
         """See `Work`."""
         with self._work:
             self.check()
             if not self._has_log:  # a process that was frozen until now must not begin a log
                 self._renew()
                 self.check()
-            self._put()
-            is_new = now() - self._renewed < min(_NEW_SECONDS, lease_times()[0] / 2)
-            if not (self._has_log and is_new and self._lease.is_as_put()):
-                self._renew()
+            if puts or not self._has_log:
+                self._put()
+            if not (in_group and self._has_log and self._is_new(self._looked)):
+                self._look()
             self.check()
+
+    def begin_group(self) -> None:
+        """See `Work`."""
+        self._looked = -math.inf
+
+    def _look(self) -> None:
+        """Look whether this process still holds the lease, which is renewed after some time."""
+        begun = now()
+        if self._has_log and self._is_new(self._renewed) and self._lease.is_as_put():
+            self._looked = begun
+        else:
+            self._renew()
+
+    @staticmethod
+    def _is_new(since: float) -> bool:
+        """Whether a look or a renewal was a moment ago."""
+        return now() - since < min(_NEW_SECONDS, lease_times()[0] / 2)
 
     def finish(self, *, is_last: bool, has_failed: bool) -> None:  # noqa: ARG002
         """Put the rest of the state, or remove it if no run is left, and give the lease back."""
@@ -664,7 +686,7 @@ class _Alone(Work):
         if not self._lease.renew(self._state, own if self._has_log else None):
             self._lose()
             return
-        self._renewed = begun
+        self._renewed = self._looked = begun
         self._prolong()
         if self._n_put and not self._has_log:
             self._has_log = True

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from shardwrite._dataclass import dataclass
@@ -54,6 +53,7 @@ from shardwrite.options import (
     same_as,
 )
 from shardwrite.place.base import opened_once
+from shardwrite.place.seen import Seen
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan.options import memory_limit_of
 from shardwrite.plan.plan import Plan, check_n_parts, check_part
@@ -148,7 +148,7 @@ def prepare(call: PrepareArguments) -> None:
     if n_targets is not None:
         whole("stripe_count", n_targets, "a number of targets")
     options = for_new_array(options_from(call, RunOptions))
-    places, jobs, seen = _places_of(call), [], dict[Path, bool]()
+    places, jobs, seen = _places_of(call), [], Seen()
     sources = [call.x] if call.names is None else _each("x", call.x, len(places))
     for x, plan, place in zip(sources, _plans_of(call), places, strict=True):
         target = resolve_new(*place, call.run_dir, call.format, seen=seen)
@@ -599,7 +599,7 @@ def _finalize_several(
 
 
 def _targets_of(call: PartArguments | FinalizeArguments) -> list[Target]:
-    seen = dict[Path, bool]()
+    seen = Seen()
     found = [resolve_target(*place, call.run_dir, seen=seen) for place in _places_of(call)]
     # In a bucket, other arrays of the same run may come first, which this call does not name.
     first = min(range(len(found)), key=lambda number: found[number].name)

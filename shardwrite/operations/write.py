@@ -52,6 +52,7 @@ from shardwrite.options import (
     same_as,
 )
 from shardwrite.place.base import at_url, named, opened_once
+from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
     check_beside,
@@ -486,7 +487,7 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
     mode = mode_of(call.mode, words.overwriting(call.overwrite))
     run = for_new_array(options_from(call, RunOptions, mode=mode))
     array, options = words.over(options_from(call, ArrayOptions)), options_from(call, PlanOptions)
-    jobs, sources, seen = [], [], dict[Path, bool]()
+    jobs, sources, seen = [], [], Seen()
     opened = cache(partial(opened_once, storage_options=call.storage_options))
     for x, store_, name, region in each:
         at = opened(store_) if isinstance(store_, str) else at_url(store_, call.storage_options)

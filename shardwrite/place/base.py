@@ -27,6 +27,7 @@ from shardwrite.format.node import (
     kind_of_document,
     shape_in,
 )
+from shardwrite.place.seen import Seen
 from shardwrite.stores.base import Store
 from shardwrite.stores.looking import (
     as_store_error,
@@ -82,8 +83,10 @@ class Owner(Protocol):
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
         """Proof of which data are the run's own."""
 
-    def alone(self) -> AbstractContextManager[Callable[[], None]]:
+    def alone(self, *, puts: bool = True) -> AbstractContextManager[Callable[[], None]]:
         """Let one process of the run at a time into the block.
+
+        - `puts`: whether all that the state of the run has is in its bucket before the block.
 
         The value is a function that raises once the process is no longer alone, or the run is over.
         """
@@ -97,6 +100,12 @@ class Owner(Protocol):
     @property
     def keeper(self) -> Mapping[str, str]:
         """What the mark of the run says of the array that holds its state; see `Mark`."""
+
+
+class Over(NamedTuple):
+    """What a document must replace."""
+
+    data: bytes | None  # its content; None if there is none
 
 
 class Place(Protocol):
@@ -226,12 +235,36 @@ class Place(Protocol):
         durability: str,
         attempt: str,
         guard: Callable[[], None] | None = None,
+        over: Over | None = None,
     ) -> None:
         """Write a document or a receipt.
 
+        - `over`: what it must replace, if the place `compares`; by default anything. Else `guard`
+          looks.
         - Raises StoreError if it cannot be written. Its `errno` is ESTALE if another process has
           changed it meanwhile, in a store that can tell.
         """
+
+    @property
+    def compares(self) -> bool:
+        """Whether `write` replaces nothing that another process puts there meanwhile."""
+        return False
+
+    @property
+    def seen(self) -> Seen | None:
+        """What the call has seen of its places, where a look is a request; else None."""
+        return None
+
+    def forget(self) -> None:
+        """Have documents read again in a block of `place.seen.remembering`."""
+        return
+
+    def last(self, leaf: str) -> bytes | None:  # noqa: ARG002
+        """Content of a document as this call has seen it last; None if it is not known.
+
+        It may be out of date. It is for what is put `over` just that.
+        """
+        return None
 
     def discard(self, leaf: str, attempt: str) -> None:
         """Remove the temporary that an attempt of `write` has left behind, if there is one."""

@@ -16,6 +16,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import (
+    Over,
     Owner,
     Place,
     array_of_2022_around,
@@ -184,6 +185,7 @@ class Directory(Place):
         durability: str,
         attempt: str,
         guard: Callable[[], None] | None = None,
+        over: Over | None = None,  # noqa: ARG002
     ) -> None:
         """See :meth:`Place.write`."""
         write_file(self.path / leaf, data, durability=durability, attempt=attempt, guard=guard)

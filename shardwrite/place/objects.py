@@ -18,8 +18,9 @@ import errno
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
+from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import JournalError, StoreError
@@ -30,12 +31,21 @@ from shardwrite.place.base import (
     QUARANTINE_PREFIX,
     RECEIPT_NAME,
     STATE_PREFIX,
+    Over,
     Owner,
     Place,
     UnknownRun,
     names_above,
 )
-from shardwrite.stores.base import Capability, Store, Transaction, is_plain_key, open_there
+from shardwrite.place.seen import UNKNOWN, Key, Seen, SeenObject
+from shardwrite.stores.base import (
+    Capability,
+    Store,
+    Transaction,
+    changed_meanwhile,
+    is_plain_key,
+    open_there,
+)
 from shardwrite.stores.directories import STAGED, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, parse_json, read_limit
 from shardwrite.stores.posix import write_file
@@ -54,6 +64,32 @@ _TURN, _N_TURNS = b"\n", 64
 _NODES = (DOCUMENT, MARK_NAME, *DOCUMENTS_OF_V2)
 """What tells that a node lies there, or will."""
 _HIDEABLE = (DOCUMENT, RECEIPT_NAME)
+
+
+# The first request for an object gives at least so many bytes of it.
+_SMALL_NBYTES = 4096
+
+
+def _content(leaf: str, data: bytes | None) -> bytes | None:
+    """Content of an object; None if it is missing, or hides an array that is being replaced."""
+    if data is None or leaf not in _HIDEABLE:
+        return data
+    data = data.rstrip(_TURN)
+    return None if data == _HIDDEN else data
+
+
+def _n_turns(data: bytes) -> int:
+    return len(data) - len(data.rstrip(_TURN))
+
+
+def _after(data: bytes, old: bytes | None) -> bytes | None:
+    """The bytes of a document that replaces another one; None if it is the same document."""
+    if old is None:
+        return data
+    data = data.rstrip(_TURN)
+    if old.rstrip(_TURN) == data:
+        return None
+    return data + (_n_turns(old) + 1) % _N_TURNS * _TURN
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +112,8 @@ class InStore(Place):
     base: Store  # the store as a whole
     name: str = ""  # path of the array inside the store; empty if the store itself is the array
     lost_run: str = ""  # run whose state is lost, so that another run may replace its mark
+    # What the call has seen that this place was made for, and others of it
+    seen: Seen = field(default_factory=Seen, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -110,17 +148,19 @@ class InStore(Place):
         base, name = self.base, self.name
         if not f"/{name}".endswith(f"/{own}"):
             base, name = self.base.whole()[0], self.whole_name
-        return InStore(base, name.removesuffix(own) + other)
+        return InStore(base, name.removesuffix(own) + other, seen=self.seen)
 
     @property
     def top(self) -> InStore | None:
         """See :attr:`Place.top`."""
-        return InStore(self.base) if self.name and type(self) is InStore else None
+        if not self.name or type(self) is not InStore:
+            return None
+        return InStore(self.base, seen=self.seen)
 
     @property
     def groups(self) -> Sequence[InStore]:
         """See :attr:`Place.groups`."""
-        return [InStore(self.base, name) for name in names_above(self.name)]
+        return [InStore(self.base, name, seen=self.seen) for name in names_above(self.name)]
 
     def groups_above(self) -> Iterator[InStore]:
         """See :meth:`Place.groups_above`; those above the store count, too, if they may be read."""
@@ -130,7 +170,7 @@ class InStore(Place):
             yield group
         top, path = self.base.whole()
         for name in reversed(names_above(path)):
-            group = InStore(top, name)
+            group = InStore(top, name, seen=self.seen)
             if not self._sees(group):
                 return
             yield group
@@ -157,7 +197,7 @@ class InStore(Place):
 
     def member(self, name: str) -> InStore:
         """See :meth:`Place.member`."""
-        return InStore(self.base, f"{self.name}/{name}" if self.name else name)
+        return InStore(self.base, f"{self.name}/{name}" if self.name else name, seen=self.seen)
 
     def kind(self) -> str:
         """See :meth:`Place.kind`."""
@@ -187,7 +227,10 @@ class InStore(Place):
 
     def is_occupied(self) -> bool:
         """See :meth:`Place.is_occupied`."""
-        return any(True for _ in self._keys())
+        is_occupied = any(True for _ in self._keys())
+        for leaf in () if is_occupied else (*_HIDEABLE, MARK_NAME):
+            self._note(leaf, None, None)
+        return is_occupied
 
     def kind_for_group(self) -> str:
         """See :meth:`Place.kind_for_group`: other objects are not in the way, and not listed."""
@@ -216,15 +259,26 @@ class InStore(Place):
 
     def has(self, leaf: str) -> bool:
         """See :meth:`Place.has`."""
+        key = self._key(leaf) if self.compares and self.seen.is_remembering else None
+        if key is not None and (known := self.seen.read(key)) is not None:
+            return _content(leaf, known.data) is not None
         if leaf not in _HIDEABLE:
-            return self.store.version(leaf) is not None
+            is_there = None if key is None else self.seen.is_there(key)
+            if is_there is None:
+                is_there = self.store.version(leaf) is not None
+                if key is not None:
+                    self.seen.note_there(key, is_there)
+            return is_there
         reader = self.store.open(leaf)
         if reader is None:
+            self._note(leaf, None, None)
             return False
         with reader:
-            if reader.nbytes >= len(_HIDDEN) + _N_TURNS:
+            if reader.nbytes >= (len(_HIDDEN) + _N_TURNS if key is None else _SMALL_NBYTES):
                 return True
-            return bytes(reader.read(0, reader.nbytes)).rstrip(_TURN) != _HIDDEN
+            data = bytes(reader.read(0, reader.nbytes))
+        self._note(leaf, data, reader.version)
+        return _content(leaf, data) is not None
 
     def has_something(self, key: str) -> bool:
         """See :meth:`Place.has_something`."""
@@ -232,8 +286,11 @@ class InStore(Place):
 
     def read(self, leaf: str) -> bytes | None:
         """See :meth:`Place.read`."""
+        if self.compares and (known := self.seen.read(self._key(leaf))) is not None:
+            return _content(leaf, known.data)
         reader = self.store.open(leaf)
         if reader is None:
+            self._note(leaf, None, None)
             return None
         with reader:
             if reader.nbytes > read_limit():
@@ -243,9 +300,32 @@ class InStore(Place):
                     errno=errno.EFBIG,
                 )
             data = bytes(reader.read(0, reader.nbytes))
-        if leaf in _HIDEABLE:
-            data = data.rstrip(_TURN)
-        return None if leaf in _HIDEABLE and data == _HIDDEN else data
+        self._note(leaf, data, reader.version)
+        return _content(leaf, data)
+
+    @property
+    def compares(self) -> bool:
+        """See :attr:`Place.compares`."""
+        return type(self) is InStore and Capability.CONDITIONAL in self.base.capabilities
+
+    def _key(self, leaf: str) -> Key:
+        top, path = self.base.whole()  # by which all places of a call name the same object
+        return top.token, "/".join(filter(None, (path, self.name, leaf)))
+
+    def _note(self, leaf: str, data: bytes | None, version: Any) -> None:
+        """Note what stands there of a document, or that there is none."""
+        if self.compares:
+            self.seen.note(self._key(leaf), SeenObject(data, version))
+
+    def forget(self) -> None:
+        """See :meth:`Place.forget`."""
+        if self.compares:
+            self.seen.forget(*map(self._key, (*_HIDEABLE, *_NODES)))
+
+    def last(self, leaf: str) -> bytes | None:
+        """See :meth:`Place.last`."""
+        known = self.seen.last(self._key(leaf)) if self.compares else None
+        return None if known is None else _content(leaf, known.data)
 
     def read_if_there(self, leaf: str) -> bytes | None:
         """See :meth:`Place.read_if_there`; one request tells both."""
@@ -259,36 +339,69 @@ class InStore(Place):
         durability: str,
         attempt: str,
         guard: Callable[[], None] | None = None,
+        over: Over | None = None,
     ) -> None:
         """See :meth:`Place.write`.
 
         A process that is frozen after the guard replaces nothing that others write meanwhile, where
         the store can prevent it. Nor does a request that the network repeats late: no document has
         the bytes of the last ones that stood there, whose versions such requests expect.
+
+        What stands there is not looked at if this call has seen it before. The service refuses the
+        request if that has changed, and then it is looked at.
         """
         store, version = self.store, None
         is_conditional = Capability.CONDITIONAL in store.capabilities
         if is_conditional and leaf not in _HIDEABLE:
             version = store.version(leaf)
         elif is_conditional:
+            known = self.seen.last(self._key(leaf)) if self.compares else None
+            if known is not None and (over is None or over.data == _content(leaf, known.data)):
+                try:
+                    whole = _after(data, known.data)
+                    if whole is not None:
+                        self._put(leaf, whole, (known.version,), durability, attempt, guard)
+                        return
+                except StoreError as error:
+                    if error.errno != errno.ESTALE:
+                        raise
+                    self.seen.drop(self._key(leaf))
             old = store.open(leaf)
             if old is not None:
                 data = data.rstrip(_TURN)
                 with old:
                     version, start = old.version, max(0, old.nbytes - len(data) - _N_TURNS)
+                    if over is not None:
+                        start = 0
                     end = bytes(old.read(start, old.nbytes - start))
                 if end.rstrip(_TURN) == data and start == 0:
                     if guard is not None:
                         guard()
                     return  # another process has put it
-                turns = (len(end) - len(end.rstrip(_TURN)) + 1) % _N_TURNS
-                data += turns * _TURN
-        with store.transaction(durability, attempt, guard) as transaction:
+                if over is not None and _content(leaf, end) != over.data:
+                    raise changed_meanwhile(leaf)
+                data += (_n_turns(end) + 1) % _N_TURNS * _TURN
+            elif over is not None and over.data is not None:
+                raise changed_meanwhile(leaf)
+        self._put(leaf, data, (version,) if is_conditional else None, durability, attempt, guard)
+
+    def _put(
+        self,
+        leaf: str,
+        data: bytes,
+        expected: tuple[Any] | None,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None,
+    ) -> None:
+        """Put a document, if `expected` is given over this version only."""
+        with self.store.transaction(durability, attempt, guard) as transaction:
             writer = transaction.create(leaf)
             writer.write([data])
-            if is_conditional:
-                writer.expect(version)
+            if expected is not None:
+                writer.expect(*expected)
             writer.finish()
+        self._note(leaf, data, UNKNOWN)
 
     def discard(self, leaf: str, attempt: str) -> None:
         """See :meth:`Place.discard`."""
@@ -302,7 +415,8 @@ class InStore(Place):
         """
         marked, begun = run.path / MARKED, run.path / "replaced"
         if not is_there(marked) or (replaces and not is_there(begun / "all")):
-            with run.alone() as check:
+            # The run is in the bucket. That another array has its mark is found out again.
+            with run.alone(puts=False) as check:
                 if is_there(marked):
                     self.check_mark(run)
                 else:
@@ -327,6 +441,7 @@ class InStore(Place):
             return
         attempt = f"{uuid.uuid4().hex}.0"
         self.write(leaf, _HIDDEN, durability=durability, attempt=attempt, guard=check)
+        self.forget()
 
     def clear(self, run: Owner, keys: Collection[str]) -> None:
         """See :meth:`Place.clear`; ``cleared`` in the directory of the run says that it is done."""
@@ -339,6 +454,7 @@ class InStore(Place):
 
     def take_away(self, run: Owner) -> None:
         """See :meth:`Place.take_away`; without the mark of the run, everything stays."""
+        self.forget()
         if self._marked_by() == run.run:
             with run.alone() as check:
                 self._remove_all(run, check, last=MARK_NAME)
@@ -356,9 +472,11 @@ class InStore(Place):
 
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
+        self.forget()
         if self._marked_by() == run.run:
             with self._removing(run, [MARK_NAME], run.check_held) as transaction:
                 transaction.remove(MARK_NAME)
+            self.forget()
             self.store.discard_scope(MARK_NAME, EXCLUSIVE_SCOPE)  # of calls that were killed
 
     def staged(self, run: str, number: int) -> InStore:
@@ -427,6 +545,7 @@ class InStore(Place):
         # Of two runs that begin at once with different directories, one stops here.
         can_create = Capability.EXCLUSIVE in self.store.capabilities
         is_put = can_create and self.store.create_new(MARK_NAME, data)
+        self.forget()  # what was read before the mark may be out of date
         mark = Mark() if is_put else self.mark
         if mark.run not in ("", run.run, self.lost_run):
             unknown = self._unknown(mark)
@@ -440,6 +559,7 @@ class InStore(Place):
             # `marked` is in the state before such a run publishes anything itself.
             if is_new and (run.keeper or not mark.run):
                 self._refuse_published(run)
+            self._note(MARK_NAME, data, UNKNOWN)
         except JournalError:
             self.remove_mark(run)  # it would keep the other run from going on
             raise
@@ -488,6 +608,7 @@ class InStore(Place):
             first = {DOCUMENT: 0, RECEIPT_NAME: 1, last: 3}
             for key in sorted(keys, key=lambda key: (first.get(key, 2), key)):
                 transaction.remove(key)
+        self.forget()
 
     def _refuse_inside(self) -> None:
         """Refuse to remove anything of an array that another node lies in."""

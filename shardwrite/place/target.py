@@ -7,7 +7,8 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,7 @@ from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
 from shardwrite.place.base import Place, hierarchy_document, shape_of
 from shardwrite.place.directory import Directory
+from shardwrite.place.seen import Seen
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX, RUN_SUFFIX
@@ -305,7 +307,7 @@ def resolve_target(
     run_dir: Any = None,
     *,
     is_read: bool = False,
-    seen: dict[Path, bool] | None = None,
+    seen: Seen | None = None,
 ) -> Target:
     """Find the place of an array, and of its run state, from a user's arguments.
 
@@ -321,7 +323,7 @@ def resolve_new(
     run_dir: Any = None,
     layout: str | None = None,
     *,
-    seen: dict[Path, bool] | None = None,
+    seen: Seen | None = None,
 ) -> Target:
     """Find the place of a new array, and of its run state; see `resolve_target`."""
     place = resolve_place(store, name, layout=layout, seen=seen)
@@ -357,7 +359,7 @@ def resolve_place(
     is_read: bool = False,
     layout: str | None = None,
     asks: bool = True,
-    seen: dict[Path, bool] | None = None,
+    seen: Seen | None = None,
 ) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
 
@@ -372,31 +374,35 @@ def resolve_place(
       ``"transformer-2022"``.
     - `asks`: whether a bucket is asked if it is a hierarchy of 2022 itself. If not, no request is
       made.
-    - `seen`: for the arrays of one call, which directories have a document. These are not looked at
-      again; those that were looked at are added.
+    - `seen`: what the arrays of one call share, so that nothing is looked at twice.
     """
-    place = _plain_place(store, name, is_read=is_read)
+    place = _plain_place(store, name, is_read=is_read, seen=seen)
     if not isinstance(place, Directory) and not place.name and not asks:
         return place
     return in_hierarchy(place, layout, seen)
 
 
 def in_hierarchy(
-    place: Directory | InStore, layout: str | None = None, seen: dict[Path, bool] | None = None
+    place: Directory | InStore, layout: str | None = None, seen: Seen | None = None
 ) -> Directory | InStore:
     """The place of an array of 2022, if it lies in a hierarchy of 2022, or is to be made in one.
 
     - `seen`: see `resolve_place`.
     """
-    seen = {} if seen is None else seen
     store: Store
     name, document = place.name, None
     if not isinstance(place, Directory):
         store = place.base
         # An array of today at this path has a document of its own; at the root, there is but one.
-        if layout is None and (not name or not place.has(DOCUMENT)):
+        if layout is None and seen is not None:
+            if store.token not in seen.hierarchies:
+                seen.hierarchies[store.token] = hierarchy_document(store)
+            is_own = seen.hierarchies[store.token] is None or (name and place.has(DOCUMENT))
+            document = None if is_own else seen.hierarchies[store.token]
+        elif layout is None and (not name or not place.has(DOCUMENT)):
             document = hierarchy_document(store)
     else:
+        seen = Seen() if seen is None else seen
         around = (place.path, *place.path.parents)
         directory = next((path for path in around if _has_document(path, seen)), None)
         store = Directory(place.root).store
@@ -414,13 +420,15 @@ def in_hierarchy(
     return found
 
 
-def _has_document(path: Path, seen: dict[Path, bool]) -> bool:
-    if path not in seen:
-        seen[path] = is_file(path / DOCUMENT)
-    return seen[path]
+def _has_document(path: Path, seen: Seen) -> bool:
+    if path not in seen.directories:
+        seen.directories[path] = is_file(path / DOCUMENT)
+    return seen.directories[path]
 
 
-def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | InStore:
+def _plain_place(
+    store: Any, name: str | None, *, is_read: bool, seen: Seen | None = None
+) -> Directory | InStore:
     """Place of an array of today."""
     if _is_store(store):
         from shardwrite.stores.opening import open_store  # for all but directories
@@ -433,7 +441,7 @@ def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | 
 
             if name:
                 _check_name(name)
-            return InStore(opened.store, name or "")
+            return InStore(opened.store, name or "", seen=Seen() if seen is None else seen)
         store = directory.root
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
@@ -811,18 +819,29 @@ def untouched(targets: Iterable[Target]) -> frozenset[Target]:
                 one for one in beside if not one.place.is_occupied() and not is_there(one.beside)
             )
             continue
-        # A list of all that is there may be long.
-        is_listed, directory = len(beside) > _FEW, beside[0].directory.path.parent
-        there = frozenset(names_in(directory)) if is_listed else frozenset()
+        stands = standing(beside)
         for target in beside:
             path = target.directory.path
-            own = path, target.beside, conversion_beside(path)
-            if is_listed:
-                is_free = there.isdisjoint(each.name for each in own)
-            else:
-                is_free = not any(mode_of(each, follow=False) for each in own)
-            found |= {target} if is_free else set()
+            if not any(map(stands, (path, target.beside, conversion_beside(path)))):
+                found.add(target)
     return frozenset(found)
+
+
+def standing(targets: Iterable[Target]) -> Callable[[Path], bool]:
+    """A function that tells whether something stands at the path of an array or beside it.
+
+    Where many of some arrays lie in one directory, that is listed once, now. A list of all that is
+    there may be long.
+    """
+    directories = [one.place.path.parent for one in targets if isinstance(one.place, Directory)]
+    many = (directory for directory, n in Counter(directories).items() if n > _FEW)
+    names = {directory: frozenset(names_in(directory)) for directory in many}
+
+    def stands(path: Path) -> bool:
+        there = names.get(path.parent)
+        return bool(mode_of(path, follow=False)) if there is None else path.name in there
+
+    return stands
 
 
 def ways_to(targets: Sequence[Target]) -> list[int]:
@@ -892,17 +911,23 @@ def conversion_beside(path: Path) -> Path:
     return path.with_name(path.name + CONVERSION_SUFFIX)
 
 
-def refuse_in_place(path: Path, seen: dict[Path, None] | None = None) -> None:
+def refuse_in_place(
+    path: Path,
+    seen: dict[Path, None] | None = None,
+    stands: Callable[[Path], bool] = lambda _: True,
+) -> None:
     """Refuse to write to an array that is being converted in its place, or lies in such a tree.
 
     - `seen`: directories that are not looked at again; those that were looked at are added.
+    - `stands`: tells where it is in vain to look closer; see `standing`.
     """
     seen = {} if seen is None else seen
     for tree in (path, *path.parents):
         if tree in seen:
             return
         seen[tree] = None
-        if tree.name and is_there(conversion_beside(tree) / RECORD):
+        beside = conversion_beside(tree) if tree.name else None
+        if beside is not None and (tree != path or stands(beside)) and is_there(beside / RECORD):
             raise JournalError(
                 f"{tree} is being converted in its place, and nothing else may write to it. Make "
                 "the same call again to finish that (shardwrite shard, unshard or reshard), "

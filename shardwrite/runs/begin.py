@@ -35,7 +35,7 @@ from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapp
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, replay, sweep_run
-from shardwrite.journal.rundir import RunDirectory, confirm, fence_of
+from shardwrite.journal.rundir import RunDirectory, begin_group, confirm, fence_of
 from shardwrite.journal.takeover import cancel_begin, cancel_unused, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
@@ -148,6 +148,8 @@ def begin(
         _refuse_overlapping(job)
     sessions, new = _begin_all(jobs, engine, stack, free)
     files, plain = dict[Path, list[JournalFile]](), set[object]()
+    for session in sessions:
+        begin_group(session.directory.target)
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
         with _going_on(session.directory), _cancelling_updates(new, sessions):
@@ -191,11 +193,14 @@ def _check_sources(sessions: Sequence[Session]) -> None:
 
 
 def _sync_above(sessions: Sequence[Session]) -> None:
-    """Make the directories of new arrays durable that lie beside another one."""
+    """Make the names of arrays durable that lie beside another one, by one sync for all.
+
+    Else the first commit to each of them would do so.
+    """
     above: dict[Path, list[Session]] = {}
     for session in sessions:
         job = session.job
-        if job.makes_array and job.durability != "none" and isinstance(job.target.place, Directory):
+        if job.durability != "none" and isinstance(job.target.place, Directory):
             above.setdefault(job.target.place.path.parent, []).append(session)
     for directory, beside in above.items():
         if len(beside) > 1:
@@ -536,16 +541,21 @@ def check_place(job: Job, *, looks_above: bool = True) -> None:
     if _is_begun(job):
         return
     try:
-        refuse_another(job)
-        mode, remedy = job.options.mode, job.options.remedy_if_there
-        check_target(job.target, mode, remedy, looks_above=looks_above)
-        if job.options.mode == "w" and not why_kept(job.plan.metadata.document):
-            refuse_kept(job.target)
+        _check_place(job, looks_above=looks_above)
     except SpecError:
+        job.target.place.forget()  # nothing is refused because of an earlier look
         if not _is_begun(job):
-            raise
+            _check_place(job, looks_above=looks_above)
     if job.makes_array and looks_above:
         warn_of_v2(job.target)
+
+
+def _check_place(job: Job, *, looks_above: bool) -> None:
+    refuse_another(job)
+    mode, remedy = job.options.mode, job.options.remedy_if_there
+    check_target(job.target, mode, remedy, looks_above=looks_above)
+    if job.options.mode == "w" and not why_kept(job.plan.metadata.document):
+        refuse_kept(job.target)
 
 
 def _is_begun(job: Job) -> bool:

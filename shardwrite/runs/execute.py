@@ -53,6 +53,7 @@ from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import holding, run_at
+from shardwrite.place.seen import remembering
 from shardwrite.place.target import Target, untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
@@ -143,11 +144,16 @@ class Run:
                 jobs = in_one_state(jobs)
                 stack.enter_context(holding(*(job.target for job in jobs)))
                 jobs = _accepted(jobs, mode)
+            looks = stack.enter_context(contextlib.ExitStack())
+            if not joins:
+                looks.enter_context(remembering([job.target for job in jobs]))
             free = (
                 frozenset[Target]() if joins else untouched(j.target for j in jobs if j.makes_array)
             )
             looked = [job for job in jobs if job.target not in free] if looks_before else []
             ended = dict(zip((job.target for job in looked), finished(looked), strict=True))
+            if any(result is not None for result in ended.values()):
+                looks.close()  # shards are looked at, which may take long
             before = [
                 None
                 if (result := ended.get(job.target)) is None
@@ -165,6 +171,7 @@ class Run:
                     if joins
                     else begin(todo, engine, stack, free)
                 )
+                looks.close()
                 yield cls(engine, on_report, mode, before, begun, start)
 
     @property

@@ -146,19 +146,23 @@ def check_not_replaced(sessions: Sequence[Session]) -> None:
 
 def reads_replaced(job: Job, jobs: Sequence[Job]) -> bool:
     """Whether the source of a job reads an array that it or another one of a call replaces."""
-    return reads_one_of(job, [one for one in jobs if one.options.mode == "w"])
+    return bool(readers([job], [one for one in jobs if one.options.mode == "w"]))
 
 
-def reads_one_of(job: Job, jobs: Sequence[Job]) -> bool:
-    """Whether the source of a job reads the array of one of some jobs."""
-    places = _places_read(job) if jobs else frozenset[_Read]()
-    return any(_touch(places, one.target.store) for one in jobs)
+def readers(jobs: Sequence[Job], changed: Sequence[Job]) -> list[Job]:
+    """Those of some jobs whose source reads the array of one of others, which is looked at once."""
+    read = [(job, places) for job in jobs if changed and (places := _places_read(job))]
+    targets = [_Read(*_location(one.target.store)) for one in changed] if read else []
+    return [
+        job
+        for job, places in read
+        if any(place.touches(target) for target in targets for place in places)
+    ]
 
 
 def are_read(jobs: Sequence[Job]) -> bool:
     """Whether the source of one of some updates reads an array that one of them changes."""
-    read = set[_Read]().union(*map(_places_read, jobs))
-    return any(_touch(read, job.target.store) for job in jobs if read)
+    return bool(readers(jobs, jobs))
 
 
 def _is_public(job: Job) -> bool:

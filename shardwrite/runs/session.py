@@ -40,6 +40,7 @@ from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, checked_before, replay, sweep
 from shardwrite.journal.rundir import (
     RunDirectory,
+    begin_group,
     fence_of,
     is_resumed,
     remove_empty,
@@ -53,6 +54,7 @@ from shardwrite.journal.takeover import (
     recover_changes,
 )
 from shardwrite.place.base import REPORT_NAME
+from shardwrite.place.seen import remembering
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.job import ChunkSource, Job, Key, TaskBox
@@ -849,7 +851,10 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
         session.check_whole()
     results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]
     try:
-        _publish(sessions, results)
+        for session in sessions:
+            begin_group(session.job.target)
+        with remembering([session.job.target for session in sessions]):
+            _publish(sessions, results)
         # The first one ends last, since it may keep the values of all; see `runs.staged`.
         for session in {each.directory.shared: each for each in reversed(sessions)}.values():
             directory = session.directory

@@ -15,7 +15,7 @@ import itertools
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +221,8 @@ def _raise(error: OSError) -> None:
             raise error
 
 
-def make_directories(path: Path, durability: str, *, like: Path | None = None) -> None:
-    """Make a directory and its missing ancestors.
+def make_directories(path: Path, durability: str, *, like: Path | None = None) -> Collection[Path]:
+    """Make a directory and its missing ancestors, and return those that were missing.
 
     If this fails, the directories made so far are removed again where they are empty.
 
@@ -257,6 +257,7 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
     if durability != "none":
         for directory in made:
             fsync_directory(directory.parent)
+    return made
 
 
 def _is_made(path: Path, rights: Rights | None) -> bool:

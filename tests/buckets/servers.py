@@ -216,6 +216,16 @@ def on(*names, long=()):
     return pytest.mark.parametrize("service", [*names, *rarely], indirect=True)
 
 
+def n_beside_shards(seen, keeper):
+    """Number of requests that are for no shard.
+
+    Nor are those for the lease of the run counted, whose state lies in the array `keeper`: they come
+    with the time that passes.
+    """
+    lease = f"/{keeper}/shardwrite-run/lease.json"
+    return sum("/c/" not in path and not path.endswith(lease) for _, path in seen)
+
+
 def below_bucket(url):
     """The path of a URL in its bucket."""
     return url.split("/", 3)[3]

@@ -233,7 +233,7 @@ def test_it_is_known_how_far_all_of_it_is(root):
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 @pytest.mark.long
-@pytest.mark.parametrize(("durability", "most"), [("full", 61), ("none", 45)])
+@pytest.mark.parametrize(("durability", "most"), [("full", 59), ("none", 43)])
 def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
     try:
         counted = calls.per_array(durability)

@@ -1,0 +1,136 @@
+"""What one call has seen of the places that it writes to, so that its later steps need not ask.
+
+A call looks at the same documents when it plans, looks what stands there, begins a run, and
+publishes. In a bucket each look is a request. So places of a call share a `Seen`, and these are its
+rules:
+
+- Inside a block of `remembering`, what was read is not read again. The block begins with nothing,
+  and ends before tasks run. Its steps follow each other at once. They only plan, or this process
+  holds the lease of the run, so that no other process takes part in it.
+- A step that must know what others have done meanwhile calls `forget` first. It is the step that
+  follows a claim, such as the mark of a run: what was read before the claim may be out of date.
+- Nothing is removed or refused because of what is remembered. Whoever does so looks again first.
+- What was seen last is also known beyond the block, with its version. Only a put goes by that which
+  names this version: the service refuses it if another one stands there, and then it is read anew.
+
+Only stores that compare versions remember (`CONDITIONAL`). In a directory the steps of a run may be
+those of several processes, and each of them reads what it goes by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shardwrite._dataclass import dataclass
+from shardwrite.codecs.documents import Document
+
+if TYPE_CHECKING:
+    from shardwrite.place.base import Place
+
+Key = tuple[str, str]
+"""A store, by its token, and the path of an object in it."""
+
+UNKNOWN = object()
+"""Version of what this process has put, which the service does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenObject:
+    """An object as it stood there."""
+
+    data: bytes | None  # None if there is none
+    version: Any  # as its store tells; None if there is none
+
+
+class Seen:
+    """What one call has seen. It does not travel to other processes."""
+
+    def __init__(self) -> None:
+        self.directories: dict[Path, bool] = {}  # whether each of them has a document
+        # Document of the hierarchy of 2022 that each store holds, by the token of the store
+        self.hierarchies: dict[str, Document | None] = {}
+        self._n_blocks = 0
+        self._last: dict[Key, SeenObject] = {}
+        self._is_there: dict[Key, bool] = {}
+        self._fresh: set[Key] = set()  # those of `_last` that are not read again
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Seen, ()
+
+    @contextlib.contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Have what is read inside the block read once."""
+        if not self._n_blocks:
+            self.forget()
+        self._n_blocks += 1
+        try:
+            yield
+        finally:
+            self._n_blocks -= 1
+            if not self._n_blocks:
+                self.forget()
+
+    @property
+    def is_remembering(self) -> bool:
+        """Whether a block goes on."""
+        return bool(self._n_blocks)
+
+    def forget(self, *keys: Key) -> None:
+        """Have objects read again: these, or all."""
+        if keys:
+            self._fresh.difference_update(keys)
+        else:
+            self._fresh.clear()
+        for key in keys or tuple(self._is_there):
+            self._is_there.pop(key, None)
+
+    def read(self, key: Key) -> SeenObject | None:
+        """What was read of an object in this block; None if it must be read."""
+        return self._last[key] if self._n_blocks and key in self._fresh else None
+
+    def last(self, key: Key) -> SeenObject | None:
+        """What was seen of an object at any time; None if it or its version is not known."""
+        found = self._last.get(key)
+        return None if found is None or found.version is UNKNOWN else found
+
+    def note(self, key: Key, found: SeenObject) -> None:
+        """Note what stands there now."""
+        self._last[key] = found
+        self._fresh.add(key)
+
+    def drop(self, key: Key) -> None:
+        """Note that what was seen of an object does not stand there any more."""
+        self._last.pop(key, None)
+        self._fresh.discard(key)
+
+    def is_there(self, key: Key) -> bool | None:
+        """Whether there is an object that is not read, if this block has looked."""
+        return self._is_there.get(key) if self._n_blocks else None
+
+    def note_there(self, key: Key, is_there: bool) -> None:
+        """Note whether there is an object that is not read."""
+        self._is_there[key] = is_there
+
+
+class _Held(Protocol):
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def in_store(self) -> bool: ...
+
+
+@contextlib.contextmanager
+def remembering(targets: Iterable[_Held]) -> Iterator[None]:
+    """Have documents of some arrays, and of what lies above them, read once inside the block.
+
+    - `targets`: the arrays. Only if their run state lies in a bucket does one process work alone.
+    """
+    each = (target.place.seen for target in targets if target.in_store)
+    with contextlib.ExitStack() as stack:
+        for seen in {id(seen): seen for seen in each if seen is not None}.values():
+            stack.enter_context(seen.remembering())
+        yield
