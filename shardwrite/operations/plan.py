@@ -46,7 +46,7 @@ TRIED = Requests(n_put=4, n_get=2, n_list=1)
 
 _STATE = Requests(n_put=16, n_get=16, n_list=3)
 
-_NEW = Requests(n_put=4, n_get=50, n_list=12)
+_NEW = Requests(n_put=4, n_get=30, n_list=12)
 
 _RESUMED = Requests(n_get=10, n_list=10)
 
