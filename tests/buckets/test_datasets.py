@@ -170,7 +170,7 @@ def test_an_array_that_is_replaced_before_its_mark_is_not_appended_to(service, u
     make_room = InStore.make_room
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InStore, "make_room", late)
-        with pytest.raises(shardwrite.JournalError, match="has changed the layout of .*v1"):
+        with pytest.raises(shardwrite.JournalError, match=r"has changed the layout of .*v1"):
             more().shardwrite.to_zarr(url, append_dim="t")
     assert left_over(service, url) == []
     np.testing.assert_array_equal(servers.values_of(service, f"{url}/v1"), other.compute())

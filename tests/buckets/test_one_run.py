@@ -21,6 +21,7 @@ from forks import python
 from tiers import some
 
 import shardwrite
+from shardwrite.place.objects import InStore
 
 VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
 SIZES = {"shards": 16, "chunks": 4, "source_id": "it 0"}
@@ -135,6 +136,31 @@ def test_requests_of_one_more_array(moto_server, environment, url):
                 shardwrite.store(x, [root] * n, names=names, **SIZES)
             seen.append(servers.n_beside_shards(faults.seen, keeper="g/0"))
     assert (seen[1] - seen[0]) // 4 <= MOST_REQUESTS
+
+
+@pytest.mark.long
+def test_a_lease_that_is_lost_amid_the_documents_is_noticed(moto, url):
+    """The first document has looked at the lease; a second later, the next one looks again."""
+    client, put = moto.client(servers.below_bucket(url)), InStore.write
+    documents = []
+
+    def write_late(place, leaf, *args, **more):
+        if leaf == "zarr.json":
+            documents.append(place.label)
+        if len(documents) == 2:
+            found = bytes(obstore.get(client, f"a/{STATE}lease.json").bytes())
+            lost = found.replace(b'"holder": "', b'"holder": "f')
+            obstore.put(client, f"a/{STATE}lease.json", lost)
+            time.sleep(1)
+        return put(place, leaf, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InStore, "write", write_late)
+        with pytest.raises(shardwrite.RunEndedError):
+            write(url)
+    assert len(documents) == 2
+    there = [key for key in moto.keys_of(url) if key.endswith("zarr.json")]
+    assert there == [f"{documents[0].removeprefix(url).lstrip('/')}/zarr.json"]
 
 
 def test_requests_of_one_new_array(moto_server, environment, url):
