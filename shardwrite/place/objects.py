@@ -365,7 +365,8 @@ class InStore(Place):
                 except StoreError as error:
                     if error.errno != errno.ESTALE:
                         raise
-                    self.seen.drop(self._key(leaf))
+            if self.compares:
+                self.seen.drop(self._key(leaf))  # what stands there may be another document
             old = store.open(leaf)
             if old is not None:
                 data = data.rstrip(_TURN)
