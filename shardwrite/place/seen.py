@@ -9,7 +9,8 @@ rules:
   holds the lease of the run, so that no other process takes part in it.
 - A step that must know what others have done meanwhile calls `forget` first. It is the step that
   follows a claim, such as the mark of a run: what was read before the claim may be out of date.
-- Nothing is removed or refused because of what is remembered. Whoever does so looks again first.
+- Nothing is removed because of what is remembered, and no array is refused because of what stands
+  in its place. Whoever does so looks again first.
 - What was seen last is also known beyond the block, with its version. Only a put goes by that which
   names this version: the service refuses it if another one stands there, and then it is read anew.
 
@@ -22,13 +23,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-
-if TYPE_CHECKING:
-    from shardwrite.place.base import Place
 
 Key = tuple[str, str]
 """A store, by its token, and the path of an object in it."""
@@ -115,16 +113,28 @@ class Seen:
         self._is_there[key] = is_there
 
 
-class _Held(Protocol):
-    @property
-    def place(self) -> Place: ...
+class Sees(Protocol):
+    """A place, as far as it is asked here."""
 
     @property
-    def in_store(self) -> bool: ...
+    def seen(self) -> Seen | None:
+        """What its call has seen."""
+
+
+class Placed(Protocol):
+    """A target, as far as it is asked here."""
+
+    @property
+    def place(self) -> Sees:
+        """Where the array lies."""
+
+    @property
+    def in_store(self) -> bool:
+        """Whether the state of its runs lies in a bucket."""
 
 
 @contextlib.contextmanager
-def remembering(targets: Iterable[_Held]) -> Iterator[None]:
+def remembering(targets: Iterable[Placed]) -> Iterator[None]:
     """Have documents of some arrays, and of what lies above them, read once inside the block.
 
     - `targets`: the arrays. Only if their run state lies in a bucket does one process work alone.
