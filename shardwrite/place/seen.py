@@ -11,8 +11,8 @@ rules:
   follows a claim, such as the mark of a run: what was read before the claim may be out of date.
 - Nothing is removed because of what is remembered, and no array is refused because of what stands
   in its place. Whoever does so looks again first.
-- What was seen last is also known beyond the block, with its version. Only a put goes by that which
-  names this version: the service refuses it if another one stands there, and then it is read anew.
+- What was seen last is also known beyond the block, with its version. Only a put goes by it, and
+  names that version: the service refuses it if another one stands there, and then it is read anew.
 
 Only stores that compare versions remember (`CONDITIONAL`). In a directory the steps of a run may be
 those of several processes, and each of them reads what it goes by.
