@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import click
@@ -151,7 +151,7 @@ def _section(option: click.Parameter) -> str:
 def write_commands(
     formatter: click.HelpFormatter,
     commands: Iterable[tuple[str, click.Command]],
-    sections: Mapping[str, Sequence[str]],
+    sections: Mapping[str, Iterable[str]],
 ) -> None:
     """Write a list of commands with the whole first sentence of each.
 
