@@ -214,7 +214,7 @@ def _word(value: Any, kind: object) -> str:
     """The text that an option reads as a value."""
     if value is None:
         return "none"
-    if isinstance(kind, Attributes | Json) and value not in ("auto", "keep"):
+    if isinstance(kind, Json) and value not in ("auto", "keep"):
         return json.dumps(value)
     if isinstance(value, Mapping):
         return ",".join(f"{'...' if key is ... else key}={size}" for key, size in value.items())

@@ -66,7 +66,6 @@ class Commits:
     # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     n_shards: npt.NDArray[np.int64]
     raw_nbytes: npt.NDArray[np.int64]
-    # Number of shards, their decoded bytes inside the array, and the bytes of their objects
     stored_nbytes: npt.NDArray[np.int64]
     # Time for which the thread was computing between `start` and `stop`; NaN if it is not known
     cpu_seconds: npt.NDArray[np.float64]

@@ -63,8 +63,6 @@ class Examination(Record):
     # examined directory
     scratch: str
     scratch_type: str
-    # Directory for scratch files, and the types of the file systems of this directory and of the
-    # examined directory
     directory_type: str
     interfaces: tuple[str, ...]  # names of the network interfaces
     # What went wrong when file operations were tried in the examined directory
