@@ -58,6 +58,7 @@ from shardwrite.host.stopping import (
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
+from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
 from shardwrite.slurm.keywords import CORES, MEMORY, TIME, ClusterArguments
@@ -67,9 +68,6 @@ from shardwrite.slurm.script import Settings, directives_of, memory_nbytes, one_
 # ---- Settings of the workers, as arguments of `dask_jobqueue.SLURMCluster`
 
 
-# Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
-# task is not the cause.
-_ALLOWED_FAILURES = 100
 DEATH_SECONDS = 120  # after which a worker that reaches no scheduler ends
 _NANNY_NBYTES = 128 * 2**20  # memory of the nanny, which is in the job too
 _SHARE = 0.9  # of the remaining memory of the job, for the worker
@@ -85,17 +83,9 @@ _SCRATCH = (
     '    if [ -d "$place" ] && [ -w "$place" ]; then SHARDWRITE_SCRATCH=$place; fi',
     "done",
 )
-_ENVIRONMENT = (
-    (
-        "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False "
-        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"
-    ),
-    (
-        "export DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=60s "
-        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=120s"
-    ),
-    'export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES="[]"',
-)
+_ENVIRONMENT = [
+    f'export DASK_{name.upper().replace(".", "__")}="{value}"' for name, value in OF_WORKERS.items()
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +196,8 @@ def _section(name: str) -> dict[str, Any]:
 def configuration_of(workers: Workers) -> dict[str, Any]:
     """Settings of dask's configuration that the scheduler of these workers needs."""
     return {
-        "distributed.scheduler.allowed-failures": _ALLOWED_FAILURES,
+        **OF_SCHEDULERS,
         "distributed.scheduler.no-workers-timeout": workers.asked.patience_seconds,
-        "distributed.comm.timeouts.connect": "60s",
-        "distributed.comm.timeouts.tcp": "120s",
     }
 
 

@@ -34,15 +34,29 @@ _LEAVE_SECONDS = 3  # in which a nanny must close
 _POLL_SECONDS = 0.1
 _FIRST_NODE_NBYTES = 2**29  # for the scheduler, the program and srun
 _LEAST_NBYTES = 2**27  # of a worker
-_SETTINGS: dict[str, Any] = {
-    "distributed.scheduler.allowed-failures": 100,
-    "distributed.scheduler.no-workers-timeout": "10m",
-    "distributed.scheduler.http.routes": [],
+_TIMEOUTS = {
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.comm.timeouts.tcp": "120s",
+}
+
+# Workers that a task may lose before dask gives the task up. SLURM ends many workers, and the task
+# is not the cause.
+OF_SCHEDULERS: Mapping[str, object] = {"distributed.scheduler.allowed-failures": 100, **_TIMEOUTS}
+"""Settings of dask for the scheduler of workers that are tasks or jobs of SLURM."""
+
+OF_WORKERS: Mapping[str, object] = {
     "distributed.worker.http.routes": [],
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.target": False,
-    "distributed.comm.timeouts.connect": "60s",
-    "distributed.comm.timeouts.tcp": "120s",
+    **_TIMEOUTS,
+}
+"""Settings of dask for these workers."""
+
+_SETTINGS: dict[str, Any] = {
+    "distributed.scheduler.no-workers-timeout": "10m",
+    "distributed.scheduler.http.routes": [],
+    **OF_SCHEDULERS,
+    **OF_WORKERS,
 }
 
 
