@@ -56,6 +56,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.show.html import page_html
 from shardwrite.stores.looking import is_store_url, local_path
+from shardwrite.volumes.info import ATTRIBUTE
 from shardwrite.volumes.keywords import PlanPrecomputedArguments, ScaleKeywords, VolumeKeywords
 from shardwrite.volumes.new import ROW_MAJOR, checked_axes, checked_key
 
@@ -227,7 +228,7 @@ def _open_volume(src: str, options: dict[str, Any]) -> Any:
     options.update(known)
     x, identity = open_to_write(src, options, as_source=True)
     known = {name: options.pop(name) for name in known}
-    of_volume = (known["attributes"] or {}).get("precomputed")
+    of_volume = (known["attributes"] or {}).get(ATTRIBUTE)
     of_volume = of_volume if isinstance(of_volume, dict) else {}
     if options["resolution"] is None:
         options["resolution"] = of_volume.get("resolution")

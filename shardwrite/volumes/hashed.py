@@ -88,6 +88,7 @@ from shardwrite.volumes.documents import (
     places_around,
     read_volume,
 )
+from shardwrite.volumes.info import AXIS_NAMES, scale_attributes
 from shardwrite.volumes.new import (
     ROW_MAJOR,
     NewScale,
@@ -253,8 +254,6 @@ def remove_spool(target: Target) -> bool:
 SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
 """Attributes of a spool."""
 
-_NAMES = {"c": "channel"}
-
 _GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
 
 
@@ -272,7 +271,7 @@ def array_options(new: NewScale, ndim: int) -> ArrayOptions:
         shards=(*channels, *shards),
         chunks=(*channels, *chunks),
         shard_format=PrecomputedShards(new.sharding),
-        dimension_names=[_NAMES.get(axis, axis) for axis in ROW_MAJOR[-ndim:]],
+        dimension_names=[AXIS_NAMES[axis] for axis in ROW_MAJOR[-ndim:]],
     )
 
 
@@ -283,13 +282,9 @@ def _options(new: NewScale) -> ArrayOptions:
         serializer=new.scale.encoding.codec,
         compressors=(_GZIP,) if new.sharding.data_encoding == "gzip" else (),
         fill_value=0,
-        attributes={
-            "precomputed": {
-                "type": new.volume.kind,
-                "resolution": new.entry["resolution"],
-                "voxel_offset": new.entry["voxel_offset"],
-            }
-        },
+        attributes=scale_attributes(
+            new.volume.kind, new.entry["resolution"], new.entry["voxel_offset"]
+        ),
     )
 
 
@@ -478,8 +473,8 @@ class _KeepEmptyChunksOf(ArrayChunks):
 def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) -> WriteResult:
     """Spool the chunks of bad shards, and write these shards again."""
     placed, engine = bad.metadata.placed, active_engine()
-    key = (around(bad.target.place) or ("", "", ""))[2]
-    targets, scale = places_around(bad.target, options.run_dir), stored_scale(bad.metadata, key)
+    targets = places_around(bad.target, options.run_dir)
+    scale = _stored_at(bad.target, bad.metadata)
     if targets is None or scale is None or not isinstance(placed, ScatteredChunks):
         raise SpecError(
             "is no scale in a volume any more",
@@ -749,7 +744,7 @@ class ScaleSteps(ArraySteps):
 
     def counted(self, target: Target, metadata: ArrayMetadata, result: WriteResult) -> WriteResult:
         """See :meth:`ArraySteps.counted`."""
-        scale = stored_scale(metadata, (around(target.place) or ("", "", ""))[2])
+        scale = _stored_at(target, metadata)
         return result if scale is None or not scale.is_scattered else counted_as(result, scale)
 
     def write_again(
@@ -764,6 +759,12 @@ class ScaleSteps(ArraySteps):
         """See :meth:`ArraySteps.end_repair`: a spool that was left right before the end."""
         if isinstance(metadata.placed, ScatteredChunks):
             _remove_left_spool(target, run_dir)
+
+
+def _stored_at(target: Target, metadata: ArrayMetadata) -> NewScale | None:
+    """The scale that an array is, with the key that its place says; None if it is none."""
+    _, _, key = around(target.place) or (None, "", "")
+    return stored_scale(metadata, key)
 
 
 def _remove_left_spool(target: Target, run_dir: Any) -> None:

@@ -200,6 +200,24 @@ def _checked_quality(found: Any, least: int) -> int:
     return whole(QUALITY, found, "a quality", least, 100)
 
 
+# ---- What arrays say of a scale
+
+
+ATTRIBUTE = "precomputed"
+"""Attribute of an array that is a scale, or has its values."""
+
+AXIS_NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
+"""Names of dimensions, by the letters of axes."""
+
+
+def scale_attributes(
+    kind: str, resolution: Sequence[float], voxel_offset: Sequence[int]
+) -> Document:
+    """Attributes of an array that has the voxels of a scale."""
+    members = {"type": kind, "resolution": [*resolution], "voxel_offset": [*voxel_offset]}
+    return {ATTRIBUTE: members}
+
+
 # ---- The document
 
 

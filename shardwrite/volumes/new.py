@@ -23,7 +23,15 @@ from shardwrite.grid import Shape
 from shardwrite.results import counted, human
 from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
-from shardwrite.volumes.info import INFO, VOLUME_TYPE, ChunkEncoding, Scale, Volume, parse_info
+from shardwrite.volumes.info import (
+    ATTRIBUTE,
+    INFO,
+    VOLUME_TYPE,
+    ChunkEncoding,
+    Scale,
+    Volume,
+    parse_info,
+)
 from shardwrite.volumes.keywords import ENCODINGS, KINDS, OF_SHARDS, ScaleKeywords
 from shardwrite.volumes.scale import PrecomputedShards, ScatteredIds, box_of_chunks, scattered_ids
 from shardwrite.volumes.sharding import (
@@ -466,14 +474,12 @@ def merged_info(old: Any, new: NewScale) -> Document:
 # ---- Scales that are arrays already: what the ``info`` says of them
 
 
-_ATTRIBUTE = "precomputed"
-
 _AXES = "source_axes"
 
 
 def _noted(metadata: ArrayMetadata) -> Document | None:
     """What a scale notes of its volume, in its attributes; None if it notes nothing."""
-    noted: object = attributes_of(metadata.document).get(_ATTRIBUTE)
+    noted: object = attributes_of(metadata.document).get(ATTRIBUTE)
     return noted if isinstance(noted, dict) else None
 
 
@@ -485,7 +491,7 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
     noted = _noted(metadata)
     if ROW_MAJOR.endswith(letters) or noted is None:
         return metadata
-    attributes = {**metadata.document["attributes"], _ATTRIBUTE: {**noted, _AXES: letters}}
+    attributes = {**metadata.document["attributes"], ATTRIBUTE: {**noted, _AXES: letters}}
     document = {**metadata.document, "attributes": attributes}
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
