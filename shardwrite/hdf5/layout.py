@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import StoreError
 from shardwrite.format.frame import HDF5, Layout, Piece
 from shardwrite.format.order import Ranks
 from shardwrite.grid import Shape
 from shardwrite.hdf5.format import END_OF_FILE, Hdf5File
+from shardwrite.seams import library
 
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")
@@ -124,16 +125,9 @@ class _Recorder:
 
 def require_h5py() -> Any:
     """The module h5py, with the filters of hdf5plugin."""
-    try:
-        import h5py
-        import hdf5plugin
-    except ImportError as error:
-        raise SpecError(
-            f"needs a library that is not installed ({error.name})",
-            field="strategy",
-            value="hdf5",
-            remedy='pip install "shardwrite[hdf5]"',
-        ) from error
+    h5py, hdf5plugin = (
+        library(name, "hdf5", field="strategy", value="hdf5") for name in ("h5py", "hdf5plugin")
+    )
     if not _registered:
         # Files hold the names that filters give themselves. So the same filters are used wherever
         # other libraries have registered theirs.

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.errors import SpecError
 from shardwrite.grid import unravel
 from shardwrite.read.census import Census
 from shardwrite.results import human
+from shardwrite.seams import library
 from shardwrite.show.fold import (
     GAP,
     PALETTE,
@@ -38,18 +38,12 @@ def write_png(census: Census, path: str | os.PathLike[str], *, is_dark: bool = F
 
     - `path`: file to write. An existing file is replaced.
     """
-    try:
-        # not pyplot, which keeps figures in memory and may need a display
-        from matplotlib.figure import Figure
-        from matplotlib.legend_handler import HandlerTuple
-        from matplotlib.patches import Patch
-    except ImportError:
-        raise SpecError(
-            "needs a package that is not installed",
-            field="png",
-            value="matplotlib",
-            remedy='pip install "shardwrite[plot]"',
-        ) from None
+    # not pyplot, which keeps figures in memory and may need a display
+    library("matplotlib.figure", "plot", field="png", value=os.fspath(path))
+    from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.patches import Patch
+
     picture = fold(census.states, census.stored_nbytes, _CELLS, _CELLS)
     ground, ink = _DARK if is_dark else _LIGHT
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained", facecolor=hex_of(ground))

@@ -18,7 +18,6 @@ The disk tells what has been written. Nothing here is needed to know it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import shutil
@@ -57,6 +56,7 @@ from shardwrite.host.stopping import (
 )
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
+from shardwrite.seams import library
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
@@ -146,14 +146,8 @@ def workers_of(asked: ClusterArguments) -> Workers:
 
 
 def package() -> Any:
-    """Import dask_jobqueue, which is an optional dependency."""
-    try:
-        return importlib.import_module("dask_jobqueue")
-    except ImportError as error:
-        remedy = 'pip install "shardwrite[slurm]"'
-        raise SpecError(
-            f"{error}, which submits workers", field="cluster", value="slurm", remedy=remedy
-        ) from None
+    """Import dask_jobqueue, which submits workers."""
+    return library("dask_jobqueue", "slurm", field="cluster", value="slurm")
 
 
 def _section(name: str) -> dict[str, Any]:

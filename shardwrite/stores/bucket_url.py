@@ -28,6 +28,7 @@ from weakref import WeakValueDictionary
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.seams import library
 from shardwrite.stores.bucket_kinds import KINDS, NOTHING, given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
@@ -353,16 +354,10 @@ def _client(
     client: Mapping[str, Any],
 ) -> Any:
     """A store of obstore."""
-    try:
-        import obstore.store
-        from obstore.exceptions import BaseError
-    except ImportError:
-        raise SpecError(
-            "needs the library obstore, which is not installed",
-            field="store",
-            value=address.kind,
-            remedy='install it with: pip install "shardwrite[cloud]"',
-        ) from None
+    library("obstore", "cloud", field="store", value=address.kind)
+    import obstore.store
+    from obstore.exceptions import BaseError
+
     config = dict(given)
     if address.account:
         config.setdefault("account_name", address.account)

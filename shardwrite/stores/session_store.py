@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from shardwrite.errors import ConflictError, ShardwriteError, SpecError, StoreError
+from shardwrite.seams import library
 from shardwrite.stores.base import Capability, require, token_of
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.whole import WholeTransaction
@@ -334,16 +335,8 @@ def _fork_of(session: Any) -> Any:
 
 def _fork_in(state: Any) -> Any:
     """The fork that has a state."""
-    try:
-        from icechunk.session import ForkSession
-    except ImportError:
-        raise SpecError(
-            "needs the library icechunk, which is not installed",
-            field="store",
-            value="Session",
-            remedy='install it with: pip install "shardwrite[icechunk]"',
-        ) from None
-    fork = ForkSession.__new__(ForkSession)
+    kind = library("icechunk.session", "icechunk", field="store", value="Session").ForkSession
+    fork = kind.__new__(kind)
     fork.__setstate__(state)
     return fork
 
