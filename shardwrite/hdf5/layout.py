@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,7 +22,7 @@ from shardwrite.errors import StoreError
 from shardwrite.format.frame import HDF5, Layout, Piece
 from shardwrite.format.order import Ranks
 from shardwrite.grid import Shape
-from shardwrite.hdf5.format import END_OF_FILE, Hdf5File
+from shardwrite.hdf5.format import ADDRESS, END_OF_FILE, Hdf5File
 from shardwrite.seams import library
 
 # versions of the format: those that all readers since HDF5 1.8 know
@@ -33,7 +32,6 @@ _registered: list[Any] = []
 # first bytes of what stands for a chunk, by which it is told from the library's own data
 _MARK = bytes.fromhex("c5b1709e4dfa2836")
 _MARK_NBYTES = len(_MARK)
-_ADDRESS = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +226,9 @@ def _raise_end(head: Any, nbytes: int, index_nbytes: int) -> None:
     """
     at = END_OF_FILE[0]
     is_known = head[: len(HDF5.magic)] == HDF5.magic and head[len(HDF5.magic)] == 0
-    if not is_known or _ADDRESS.unpack_from(head, at) != (nbytes,):
+    if not is_known or ADDRESS.unpack_from(head, at) != (nbytes,):
         raise _surprise("writes another superblock")
-    _ADDRESS.pack_into(head, at, nbytes + index_nbytes)
+    ADDRESS.pack_into(head, at, nbytes + index_nbytes)
 
 
 def _surprise(what: str) -> StoreError:
