@@ -22,7 +22,7 @@ from shardwrite.format.frame import HDF5, Frame, OldShards
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Shape, ShardGrid, ceil_div
+from shardwrite.grid import Shape, ShardGrid, counts_of
 from shardwrite.hdf5.format import ADDRESS, END_OF_FILE, describe
 from shardwrite.hdf5.layout import Hdf5Frame, require_h5py
 from shardwrite.hdf5.strategy import DEFAULT_DATASET, Hdf5, dataset_of
@@ -144,7 +144,7 @@ def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
 
 def chunk_counts(dataset: Any) -> Shape:
     """Number of chunks of a dataset along each axis."""
-    return tuple(ceil_div(n, c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    return counts_of(dataset.shape, dataset.chunks)
 
 
 def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
@@ -163,7 +163,7 @@ def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     axis = most.index(None) if most.count(None) == 1 else 0
     if axis == 0 or not len(positions) or positions[:, :axis].any():
         return None
-    counts = [ceil_div(n, c) for n, c in zip(most[:axis], dataset.chunks[:axis], strict=True)]
+    counts = counts_of(most[:axis], dataset.chunks[:axis])
     turned = positions.copy()
     turned[:, axis], numbers = np.divmod(positions[:, axis], math.prod(counts))
     turned[:, :axis] = np.stack(np.unravel_index(numbers, counts), axis=1)

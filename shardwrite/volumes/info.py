@@ -14,7 +14,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole, whole
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
-from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.grid import Box, Shape, counts_of
 from shardwrite.volumes.codecs import (
     CHANNELS,
     DTYPES,
@@ -256,7 +256,7 @@ class Scale:
     @property
     def grid(self) -> Shape:
         """Number of chunks along each axis."""
-        return tuple(ceil_div(n, c) for n, c in zip(self.size, self.chunk_size, strict=True))
+        return counts_of(self.size, self.chunk_size)
 
     @property
     def code(self) -> MortonCode:

@@ -29,7 +29,7 @@ from shardwrite.checks import choice, whole
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, index_limit
 from shardwrite.errors import CorruptShardError, SpecError
-from shardwrite.grid import Shape, ceil_div
+from shardwrite.grid import Shape, ceil_div, counts_of
 
 Ids = npt.NDArray[np.uint64]
 
@@ -595,7 +595,7 @@ class MortonCode:
     @classmethod
     def of(cls, size: Sequence[int], chunk: Sequence[int]) -> Self:
         """The code of a volume of a size in voxels, which is cut into chunks."""
-        return cls(tuple(map(ceil_div, size, chunk)))
+        return cls(counts_of(size, chunk))
 
     def __post_init__(self) -> None:
         if any(n < 1 for n in self.grid):
