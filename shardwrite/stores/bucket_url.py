@@ -29,7 +29,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.seams import library
-from shardwrite.stores.bucket_kinds import KINDS, NOTHING, given_address
+from shardwrite.stores.bucket_kinds import KINDS, NOTHING, RETRIES, given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
 if TYPE_CHECKING:
@@ -211,21 +211,11 @@ _WORDS = {
     "region_name": "region",
 }
 
-_RETRIES = {
-    "max_retries": 8,
-    "retry_timeout": timedelta(seconds=120),
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=200),
-        "max_backoff": timedelta(seconds=10),
-        "base": 2,
-    },
-}
-
 _OF_REQUESTS = {"client_options", "retry_config"}  # options that every kind of store has
 
 _CLIENT = {"connect_timeout": "5s", "timeout": "600s"}
 # For the first question to a service, which may be the wrong one.
-_FEW_RETRIES = {**_RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+_FEW_RETRIES = {**RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 
 _IMPATIENT = {"connect_timeout": "2s", "timeout": "10s"}
 
@@ -273,7 +263,7 @@ def open_bucket(
     if address.is_web:
         known = {name: known[name] for name in _OF_REQUESTS & known.keys()}
     config = known | _translated(options)
-    store = opened(_client(address, config, _RETRIES, _CLIENT), is_read=is_read)
+    store = opened(_client(address, config, RETRIES, _CLIENT), is_read=is_read)
     with _lock:
         is_new = store.token not in _reached
     if is_new:

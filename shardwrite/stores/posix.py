@@ -60,6 +60,7 @@ from shardwrite.stores.base import (
     check_key,
     check_prefix,
     copy_bytes,
+    open_there,
 )
 from shardwrite.stores.directories import (
     NARROW,
@@ -402,9 +403,6 @@ class PosixTransaction(Transaction):
         self._waiting: list[PosixWriter] = []
         self._n_together = _BATCH_FILES if durability == "batch" else 1
 
-    def __enter__(self) -> PosixTransaction:
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
         try:
             if exc_info[0] is None:
@@ -683,11 +681,8 @@ def sync_entry(path: Path) -> None:
 
 def copy_file(source: Path, to: Path, durability: str) -> None:
     """Copy a file through this process's memory; the copy has the same mode, group and owner."""
-    reader = PosixStore(source.parent).open(source.name)
-    if reader is None:
-        raise StoreError(f"{source.name!r} is gone", key=str(source), errno=errno.ENOENT)
     with (
-        reader,
+        open_there(PosixStore(source.parent), source.name) as reader,
         PosixStore(to.parent).transaction(durability, uuid.uuid4().hex) as transaction,
     ):
         writer = transaction.create(to.name, like=source)
@@ -732,10 +727,7 @@ def check_movable(path: Path, occupied: Path) -> None:
         )
 
 
-# ---- Modification of an object in place, and room that is kept for it
-
-
-# ---- Reservation of blocks
+# ---- Reservation of blocks, and room that is kept for whoever gives something up
 
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -814,7 +806,7 @@ def give_room(path: Path) -> None:
             os.close(fd)
 
 
-# ---- The editor
+# ---- Modification of an object in place
 
 
 class PosixEditor(ObjectEditor):
