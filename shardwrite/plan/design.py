@@ -434,7 +434,7 @@ def _combined(axes: Sequence[_Pieces]) -> _Pieces:
 
 
 def _of_file(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
-    """Reads of a file: of its index and of each inner chunk, or of the whole."""
+    """Number of reads of a file, and their bytes: of index and inner chunks, or of the whole."""
     n_wanted, n_there = math.prod(pieces.wanted), math.prod(pieces.there)
     is_whole = n_wanted >= how.whole_share * n_there
     n_read = np.where(is_whole, n_there * pieces.there_share, n_wanted * pieces.wanted_share)
@@ -443,8 +443,9 @@ def _of_file(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats
 
 
 def _of_ranges(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
-    """Requests for the end of an object, which has the index, and for stretches of inner chunks.
+    """Number of requests for ranges of an object, and their bytes.
 
+    The first is for the end of the object, which has the index, the others for inner chunks.
     Inner chunks lie in row-major order. Those with small gaps between them are one stretch.
     """
     size = stored.chunk_nbytes * pieces.there_share  # of an inner chunk, on average

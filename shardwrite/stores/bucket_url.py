@@ -131,6 +131,7 @@ class Credentials:
             raise self._failed(f"has raised {type(error).__name__}") from None
 
     def _checked(self, given: Any, now: datetime) -> dict[str, object]:
+        """What the function has given, if a store of this kind takes it and it has not expired."""
         if not isinstance(given, Mapping):
             raise self._failed("gives no mapping")
         needed = _NEEDED[self._kind]

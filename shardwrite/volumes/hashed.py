@@ -153,12 +153,15 @@ class GatheredChunks(EncodedChunks):
 
 
 def is_gathering(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume whose hash scatters the chunks."""
+    """Whether a run makes a scale of a volume whose hash scatters the chunks.
+
+    - Raises SpecError if the document in its record is none of an array.
+    """
     return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
 
 
 def makes_scale(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume. It raises what `is_gathering` does."""
+    """Whether a run makes a scale of a volume; see `is_gathering` for what it raises."""
     return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
 
 
