@@ -21,7 +21,6 @@ import contextlib
 import math
 import os
 import shutil
-import socket
 import tempfile
 import threading
 import time as clock
@@ -58,7 +57,7 @@ from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.seams import library
 from shardwrite.slurm.client import cancel, endings, queue
-from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS
+from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS, check_network, networks
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
 from shardwrite.slurm.keywords import CORES, MEMORY, TIME, ClusterArguments
@@ -251,22 +250,18 @@ def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
     """
     from distributed.utils import get_ip
 
-    here = [name for _, name in socket.if_nameindex()]
     if workers.scheduler_interface:
-        if workers.scheduler_interface not in here:
-            remedy = f"here are {', '.join(here)}"
-            raise SpecError(
-                "no network here",
-                field="scheduler_interface",
-                value=workers.scheduler_interface,
-                remedy=remedy,
-            )
+        check_network("scheduler_interface", workers.scheduler_interface)
         return {**options, "interface": workers.scheduler_interface}
     if "host" in options or "interface" in options:
         return options
     return {
         **options,
-        **({"interface": workers.interface} if workers.interface in here else {"host": get_ip()}),
+        **(
+            {"interface": workers.interface}
+            if workers.interface in networks()
+            else {"host": get_ip()}
+        ),
     }
 
 
@@ -553,12 +548,12 @@ class _Watch(threading.Thread):
             )
             or self._how_they_ended()
         )
-        networks = [name for _, name in socket.if_nameindex() if name != "lo"]
+        others = [name for name in networks() if name != "lo"]
         refusal = f"; sbatch: {self._jobs.refusal}" if self._jobs.refusal else ""
         return (
             f"no workers; {jobs}{refusal}; logs in {self._workers.log_directory}; the scheduler "
             f"listens at {self._cluster.scheduler_address}, which the nodes must reach "
-            f"(networks here: {', '.join(networks[:8])})"
+            f"(networks here: {', '.join(others[:8])})"
         )
 
     def _how_they_ended(self) -> str:

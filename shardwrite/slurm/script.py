@@ -331,13 +331,7 @@ class ElasticJob(DriverKeywords):
     driver_memory: str = "2G"  # memory of the driver, as `sbatch` takes it
 
     def __post_init__(self) -> None:
-        if self.n_jobs < 1:
-            raise SpecError(
-                "there is at least one job",
-                field="jobs",
-                value=self.n_jobs,
-                remedy="give 1 or more",
-            )
+        whole("jobs", self.n_jobs, "a positive number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,13 +348,7 @@ class AllocationJob(AllocationKeywords):
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "n_workers"):
-            if getattr(self, name) < 1:
-                raise SpecError(
-                    "there is at least one",
-                    field=name,
-                    value=getattr(self, name),
-                    remedy="give 1 or more",
-                )
+            whole(name, getattr(self, name), "a positive number")
         if bool(self.program) == bool(self.src and self.dst):
             remedy = "give one of them"
             raise SpecError(
