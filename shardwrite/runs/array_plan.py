@@ -90,11 +90,15 @@ class ArrayChunks:
 
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
-        return self._tasks(write_group, at)
+        return self._tasks(write_group, self.specified(at))
 
     def encode(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
-        return self._tasks(encode_block, at)
+        return self._tasks(encode_block, self.specified(at))
+
+    def specified(self, at: TaskBox) -> TaskBox:
+        """What tasks are told, to which a subclass may add something."""
+        return at
 
     def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
         """See :class:`ChunkSource`."""

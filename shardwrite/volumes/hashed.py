@@ -461,15 +461,8 @@ class _KeepEmptyChunksOf(ArrayChunks):
         super().__init__(x)
         self._kept = kept
 
-    def write(self, at: TaskBox) -> dict[Key, Any]:
-        """See :class:`ChunkSource`."""
-        return super().write(self._keeping(at))
-
-    def encode(self, at: TaskBox) -> dict[Key, Any]:
-        """See :class:`ChunkSource`."""
-        return super().encode(self._keeping(at))
-
-    def _keeping(self, at: TaskBox) -> TaskBox:
+    def specified(self, at: TaskBox) -> TaskBox:
+        """See :meth:`ArrayChunks.specified`."""
         return replace(at, spec=replace(at.spec, kept=self._kept))
 
 
