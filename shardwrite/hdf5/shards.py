@@ -174,7 +174,8 @@ def _ranks(positions: npt.NDArray[np.int64], counts: Shape) -> npt.NDArray[np.in
     """Row-major ranks of positions in a grid; None if some are outside."""
     if (positions >= np.array(counts, np.int64)).any():
         return None
-    return np.ravel_multi_index(tuple(positions.T), counts)
+    ranks: npt.NDArray[np.int64] = np.ravel_multi_index(tuple(positions.T), counts)
+    return ranks
 
 
 def _is_read(

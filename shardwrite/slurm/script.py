@@ -161,8 +161,7 @@ def words(texts: Sequence[str]) -> str:
 
 def variable(name: str, value: str | Sequence[str]) -> str:
     """Line of a script that sets a variable of the shell, or an array of it."""
-    is_one = isinstance(value, str)
-    return f"{name}={shlex.quote(value)}" if is_one else f"{name}=({words(value)})"
+    return f"{name}={shlex.quote(value) if isinstance(value, str) else f'({words(value)})'}"
 
 
 def setup_lines(settings: Settings) -> list[str]:
