@@ -23,7 +23,6 @@ missing.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -120,25 +119,6 @@ def needed(kind: str, name: str, what: str, *, field: str, value: object) -> Any
         raise SpecError(
             f"it is {what}, and {error.args[0]}", field=field, value=value, remedy=REMEDY
         ) from error
-
-
-def library(name: str, extra: str, *, field: str, value: object) -> Any:
-    """Import a module of a library that only some of this package needs.
-
-    - `extra`: extra of this package that installs the library.
-    - Raises SpecError if it is not installed.
-    """
-    import importlib.util  # slow, and seldom needed
-
-    with contextlib.suppress(ModuleNotFoundError):
-        if importlib.util.find_spec(name) is not None:
-            return import_module(name)
-    raise SpecError(
-        f"needs the library {name.partition('.')[0]}, which is not installed",
-        field=field,
-        value=value,
-        remedy=f'pip install "shardwrite[{extra}]"',
-    )
 
 
 def is_same_class(known: type[Any] | None, cls: type[Any]) -> bool:

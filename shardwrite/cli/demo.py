@@ -22,7 +22,7 @@ from shardwrite.cli.common import command
 from shardwrite.cli.options import dry_run_option, json_option
 from shardwrite.cli.terminal import Grouped, echo
 from shardwrite.errors import ShardwriteError
-from shardwrite.seams import library
+from shardwrite.host.libraries import library
 from shardwrite.sources.registry import open_source
 
 _TIMES = 6  # how often each voxel is repeated along each axis of space

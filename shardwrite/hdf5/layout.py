@@ -23,7 +23,7 @@ from shardwrite.format.frame import HDF5, Layout, Piece
 from shardwrite.format.order import Ranks
 from shardwrite.grid import Shape
 from shardwrite.hdf5.format import ADDRESS, END_OF_FILE, Hdf5File
-from shardwrite.seams import library
+from shardwrite.host.libraries import library
 
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")

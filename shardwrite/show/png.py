@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwrite.grid import unravel
+from shardwrite.host.libraries import library
 from shardwrite.read.census import Census
 from shardwrite.results import human
-from shardwrite.seams import library
 from shardwrite.show.fold import (
     CELLS_WITH_LINES,
     GAP,

@@ -46,6 +46,7 @@ from shardwrite.errors import (
     SubmitError,
 )
 from shardwrite.host.environment import LOOPBACK, configured, exports
+from shardwrite.host.libraries import library
 from shardwrite.host.stopping import (
     has_ended,
     is_draining,
@@ -55,7 +56,6 @@ from shardwrite.host.stopping import (
 )
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.seams import library
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS, check_network, networks
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at

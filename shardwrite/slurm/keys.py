@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwrite.seams import library
+from shardwrite.host.libraries import library
 
 _AUTHORITY, _CERTIFICATE, KEY = "ca.pem", "certificate.pem", "key.pem"
 

@@ -22,7 +22,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box, Shape, ShardGrid
-from shardwrite.seams import library
+from shardwrite.host.libraries import library
 from shardwrite.sources.base import Request
 from shardwrite.sources.inside import FileInBucket
 

@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.seams import library
+from shardwrite.host.libraries import library
 from shardwrite.stores.bucket_kinds import KINDS, NOTHING, RETRIES, given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 

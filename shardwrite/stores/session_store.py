@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from shardwrite.errors import ConflictError, ShardwriteError, SpecError, StoreError
-from shardwrite.seams import library
+from shardwrite.host.libraries import library
 from shardwrite.stores.base import Capability, require, token_of
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.whole import WholeTransaction
