@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from shardwrite.errors import SpecError
+from shardwrite.errors import not_installed
 
 
 def library(name: str, extra: str, *, field: str, value: object) -> Any:
@@ -19,9 +19,4 @@ def library(name: str, extra: str, *, field: str, value: object) -> Any:
     with contextlib.suppress(ModuleNotFoundError):
         if importlib.util.find_spec(name) is not None:
             return importlib.import_module(name)
-    raise SpecError(
-        f"needs the library {name.partition('.')[0]}, which is not installed",
-        field=field,
-        value=value,
-        remedy=f'pip install "shardwrite[{extra}]"',
-    )
+    raise not_installed(name.partition(".")[0], extra, field=field, value=value)

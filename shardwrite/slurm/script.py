@@ -453,9 +453,15 @@ def _step_of(job: ArrayJob, n_requeues: int) -> str:
 
 def _last_step_of(job: ArrayJob) -> str:
     """Command of the job that follows a job array."""
-    command = f'{job.conversion} "$SRC" "$DST" --finalize' if job.conversion else 'finalize "$DST"'
-    missing = '--resubmit "$SLURM_SUBMIT_DIR"'
-    return f'exec shardwrite {command} --parts "$PARTS" {missing} "${{OPTIONS[@]}}"'
+    if job.conversion:
+        return (
+            f'exec shardwrite {job.conversion} "$SRC" "$DST" --finalize --parts "$PARTS" '
+            '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
+        )
+    return (
+        'exec shardwrite finalize "$DST" --parts "$PARTS" '
+        '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
+    )
 
 
 def finalize_script(job: ArrayJob, settings: Settings) -> str:

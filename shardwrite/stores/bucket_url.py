@@ -27,8 +27,7 @@ from weakref import WeakValueDictionary
 
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
-from shardwrite.errors import SpecError, StoreError
-from shardwrite.host.libraries import library
+from shardwrite.errors import SpecError, StoreError, not_installed
 from shardwrite.stores.bucket_kinds import KINDS, NOTHING, RETRIES, given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
@@ -345,10 +344,11 @@ def _client(
     client: Mapping[str, Any],
 ) -> Any:
     """A store of obstore."""
-    library("obstore", "cloud", field="store", value=address.kind)
-    import obstore.store
-    from obstore.exceptions import BaseError
-
+    try:
+        import obstore.store
+        from obstore.exceptions import BaseError
+    except ImportError:
+        raise not_installed("obstore", "cloud", field="store", value=address.kind) from None
     config = dict(given)
     if address.account:
         config.setdefault("account_name", address.account)

@@ -19,8 +19,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from shardwrite.errors import ConflictError, ShardwriteError, SpecError, StoreError
-from shardwrite.host.libraries import library
+from shardwrite.errors import (
+    ConflictError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+    not_installed,
+)
 from shardwrite.stores.base import Capability, require, token_of
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.whole import WholeTransaction
@@ -335,8 +340,11 @@ def _fork_of(session: Any) -> Any:
 
 def _fork_in(state: Any) -> Any:
     """The fork that has a state."""
-    kind = library("icechunk.session", "icechunk", field="store", value="Session").ForkSession
-    fork = kind.__new__(kind)
+    try:
+        from icechunk.session import ForkSession
+    except ImportError:
+        raise not_installed("icechunk", "icechunk", field="store", value="Session") from None
+    fork = ForkSession.__new__(ForkSession)
     fork.__setstate__(state)
     return fork
 
