@@ -170,12 +170,11 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
                 batches.encode(index)
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            with _as_source_error(spec, source.box):
-                if not batches.has(index):
+            if not batches.has(index):
+                with _as_source_error(spec, source.box):
                     encode(index)
-                    note_memory(spec.run_path)
-                shard = batches.encoded(index)
-            return Emitter(spec, transaction, index).put(shard)
+                note_memory(spec.run_path)
+            return Emitter(spec, transaction, index).put(batches.encoded(index))
 
         return commit_shards(spec, source.box, batches.shards, write)
 
