@@ -169,8 +169,8 @@ class ArrayChunks:
     def _row(self, at: TaskBox) -> tuple[int, int]:
         """Axis along which one task makes several chunks, from which others cut, and how many.
 
-        Slabs that are thinner than an inner chunk would otherwise be cut into very many small
-        pieces, each by a task of its own.
+        Slabs that are thinner than an inner chunk would otherwise take a task for each slab and
+        box.
         """
         if at.shares_memory:
             return 0, 1
