@@ -190,6 +190,7 @@ class PosixStore(Store):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self._root = str(self.root)
+        self._above = os.path.join(self._root, "")  # of all its paths
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PosixStore, (str(self.root),)
@@ -216,7 +217,7 @@ class PosixStore(Store):
 
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""
-        return os.path.join(self._root, check_key(key))
+        return self._above + check_key(key)
 
     def transaction(
         self,
@@ -419,7 +420,7 @@ class PosixTransaction(Transaction):
         an object takes the defaults of the system.
         """
         path = self.store.path_of(key)  # str, not Path, which is slow for many small shards
-        directory, name = os.path.split(path)
+        directory, _, name = path.rpartition("/")
         temporary = temporary_path(directory, name, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with as_store_error(key, "cannot create"):
