@@ -53,6 +53,8 @@ BAD = {
     "read.gap": ["far", -1],
     "read.request-size": ["much", 0],
     "read.index-cache": ["many", 0],
+    "read.in-flight": [0, "some"],
+    "read.in-flight-size": ["much", 0],
     "read.threads": [0, "some"],
     "read.chunk-limit": [0.5],
     "precomputed.index-limit": ["much", 0],
