@@ -444,6 +444,15 @@ INDEX_CACHE = Setting(
     travels=True,
 )
 
+CHUNK_CACHE = Setting(
+    "read.chunk-cache",
+    or_null(size),
+    None,
+    "Memory of a process for decoded inner chunks that it has read, for programs that read the "
+    "same ones again, such as viewers. With null, none is kept.",
+    travels=True,
+)
+
 READ_IN_FLIGHT = Setting(
     "read.in-flight",
     count,

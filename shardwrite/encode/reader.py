@@ -85,6 +85,7 @@ class ShardReader:
     - `nbytes`: size of the shard in bytes, if it is only the beginning of the object. The default
       is the size of the object.
     - `loaded`: the index, if it is known; it is not read then.
+    - `identity`: see `ObjectReader.identity`.
     - Raises CorruptShardError if the object is shorter than `nbytes`, or has no valid index.
     """
 
@@ -96,8 +97,9 @@ class ShardReader:
         nbytes: int | None = None,
         *,
         loaded: LoadedIndex | None = None,
+        identity: Any = None,
     ) -> None:
-        self.metadata, self.key, self.source = metadata, key, source
+        self.metadata, self.key, self.source, self.identity = metadata, key, source, identity
         self.loaded = self._load(source, nbytes) if loaded is None else loaded
         self.index = self.loaded.index
         self.index_span, self.index_nbytes = self.loaded.span, self.loaded.nbytes

@@ -26,6 +26,7 @@ from dask.base import tokenize
 import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import (
+    CHUNK_CACHE,
     READ_IN_FLIGHT,
     READ_IN_FLIGHT_SIZE,
     READ_THREADS,
@@ -49,7 +50,7 @@ from shardwrite.plan.card import array_facts
 from shardwrite.plan.options import explicit_sizes, parse_nbytes
 from shardwrite.plan.partition import check_chunks
 from shardwrite.read import selection
-from shardwrite.read.indexes import INDEXES, KeptIndex
+from shardwrite.read.indexes import CHUNKS, INDEXES, KeptChunk, KeptIndex
 from shardwrite.read.present import PresentChunks, stored_coords_here
 from shardwrite.read.requests import REQUESTS
 from shardwrite.read.selection import BoxSelection, Part, Selected, Selection
@@ -301,7 +302,8 @@ class ShardedArray:
         is_near = not getattr(reader, "is_distant", False)  # else `groups` gives large pieces
         whole = is_near and is_most and reader.nbytes <= self._most_at_once
         source = Loaded(reader) if whole else reader
-        shard = ShardReader(self.metadata, key, source, loaded=loaded)
+        kept_as = None if self.is_afresh else identity
+        shard = ShardReader(self.metadata, key, source, loaded=loaded, identity=kept_as)
         if loaded is None and identity is not None and self.metadata.is_sharded:
             INDEXES.keep(name, KeptIndex(identity, shard.loaded))
         return shard
@@ -678,8 +680,12 @@ class ShardedArray:
                 span = None if shard is None else shard.span_of(rank)
                 if shard is None or span is None:
                     return None
+                for kept in self._kept_chunks(shard, [rank]).values():
+                    return kept.copy()
                 with self._request(span[1], is_distant=self.store.is_distant):
-                    return shard.chunk(rank)
+                    chunk = shard.chunk(rank)
+                self._keep_chunk(shard, rank, chunk)
+                return chunk
 
         chunk = self._reading(key, read)
         if chunk is None:
@@ -694,7 +700,7 @@ class ShardedArray:
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        is_most = part.ranks.size >= WHOLE_SHARE * n_inside
+        is_most = self._n_not_kept(key, part.ranks) >= WHOLE_SHARE * n_inside
 
         def read(opener: Open) -> None:
             with self._opened(opener, key, is_most=is_most) as shard:
@@ -704,7 +710,13 @@ class ShardedArray:
                 is_empty = shard.index.is_empty[part.ranks]
                 if is_empty.any():
                     out[part.where] = metadata.fill_value
-                self._side_by_side(take, shard.groups(part.ranks[~is_empty]), n_groups)
+                ranks = part.ranks[~is_empty]
+                kept = self._kept_chunks(shard, ranks.tolist())
+                for rank, chunk in kept.items():
+                    part.place(chunk, rank, out)
+                if kept:
+                    ranks = np.setdiff1d(ranks, list(kept))
+                self._side_by_side(take, shard.groups(ranks), n_groups)
 
         def take(group: ChunkGroup) -> None:
             with self._request(group.nbytes, is_distant=group.span is not None):
@@ -713,8 +725,40 @@ class ShardedArray:
                     chunk = loaded.chunk(rank)
                     if chunk is not None:
                         part.place(chunk, rank, out)
+                        self._keep_chunk(group.shard, rank, chunk)
 
         self._reading(key, read)
+
+    # ---- Decoded inner chunks that are kept
+
+    def _kept_chunks(self, shard: ShardReader, ranks: Sequence[int]) -> dict[int, npt.NDArray[Any]]:
+        """Elements of those inner chunks that are kept of this state of their shard, by rank."""
+        chunks: dict[int, npt.NDArray[Any]] = {}
+        if shard.identity is None or not value_of(CHUNK_CACHE):
+            return chunks
+        for rank in ranks:
+            kept = CHUNKS.find((self._token, shard.key, rank))
+            if kept is not None and kept.identity == shard.identity:
+                chunks[rank] = kept.elements
+        return chunks
+
+    def _keep_chunk(self, shard: ShardReader, rank: int, chunk: npt.NDArray[Any] | None) -> None:
+        """Keep the elements of an inner chunk, if its shard has an identity.
+
+        They are copied, because a caller may change them, or they are a part of what was read.
+        Objects are not kept, since their size is not known.
+        """
+        is_fit = chunk is not None and not self.dtype.hasobject
+        if is_fit and shard.identity is not None and value_of(CHUNK_CACHE):
+            kept = KeptChunk(shard.identity, np.array(chunk, self.dtype))
+            CHUNKS.keep((self._token, shard.key, rank), kept)
+
+    def _n_not_kept(self, key: str, ranks: npt.NDArray[np.int64]) -> int:
+        """Number of inner chunks of a shard that are not kept, of any state."""
+        if not value_of(CHUNK_CACHE):
+            return ranks.size
+        names = ((self._token, key, rank) for rank in ranks.ravel().tolist())
+        return sum(CHUNKS.find(name) is None for name in names)
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""

@@ -53,6 +53,7 @@ BAD = {
     "read.gap": ["far", -1],
     "read.request-size": ["much", 0],
     "read.index-cache": ["many", 0],
+    "read.chunk-cache": ["many", 0],
     "read.in-flight": [0, "some"],
     "read.in-flight-size": ["much", 0],
     "read.threads": [0, "some"],

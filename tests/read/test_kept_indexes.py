@@ -1,5 +1,5 @@
-"""Indexes that are kept: how many requests that saves, in which stores, and that none is used for
-another state of a shard."""
+"""Indexes and inner chunks that are kept: how many requests that saves, in which stores, and that
+none is used for another state of a shard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import shardwrite
 from shardwrite import SpecError
 from shardwrite.read import array as reading
 from shardwrite.read import indexes as shared
-from shardwrite.read.indexes import IndexCache
+from shardwrite.read.indexes import ChunkCache, IndexCache
 from shardwrite.stores import looking
 from shardwrite.stores.looking import PosixReader, identity_in
 
@@ -236,6 +236,96 @@ def test_a_file_of_the_same_size_and_time_is_another_one(tmp_path):
     os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))  # as copies with times do
     np.testing.assert_array_equal(before, VALUES[:8, :8])
     np.testing.assert_array_equal(array[:8, :8], VALUES[56:64, 56:64])
+
+
+# ---- Decoded inner chunks that are kept
+
+KEEPS = {"shardwrite.read.chunk-cache": "1 MiB"}
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    """A cache of the test's own."""
+    monkeypatch.setattr(reading, "CHUNKS", ChunkCache())
+    return reading.CHUNKS
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket", "obstore in files"])
+def test_chunks_are_kept_where_objects_have_versions(tmp_path, asked, chunks, kind):
+    store = stores(tmp_path)[kind]
+    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(store)
+    n_asked(asked, array, np.s_[:8, :16])
+    again, one, more = (
+        n_asked(asked, array, k) for k in (np.s_[:8, 4:16], np.s_[:8, :8], np.s_[:8, :24])
+    )
+    if kind == "directory":
+        assert (again, one, more) == (0, 0, 1)
+    elif kind == "bucket":
+        assert (again, one, more) == (1, 1, 1), "the version, or what is new"
+    else:
+        assert not chunks.nbytes, "tags are times there"
+
+
+def test_no_chunks_are_kept_by_default(tmp_path, chunks):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    np.testing.assert_array_equal(array[:16], VALUES[:16])
+    assert not chunks.nbytes
+
+
+def test_kept_chunks_are_bounded_and_do_not_travel(tmp_path, chunks):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    with dask.config.set({"shardwrite.read.chunk-cache": "8 KiB"}):
+        array = shardwrite.open_sharded(tmp_path / "x")
+    before = len(pickle.dumps(array))
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert 4096 < chunks.nbytes <= 8192
+    assert len(pickle.dumps(array)) < before + 200
+
+
+def test_kept_chunks_are_not_what_a_caller_has(tmp_path, chunks):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES, compressors=())
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(tmp_path / "x")
+    for key in (np.s_[:8, :8], np.s_[:8, :8], np.s_[:64, :64], np.s_[:64, :64]):
+        found = array[key]
+        np.testing.assert_array_equal(found, VALUES[key])
+        found[...] = 0
+    assert chunks.nbytes >= 64 * 256
+
+
+def test_texts_are_not_kept(tmp_path, chunks):
+    texts = np.array([[f"{i} {j}" for j in range(8)] for i in range(8)], object)
+    with zarr.config.set({"async.concurrency": 1}):
+        made = zarr.create_array(
+            tmp_path / "x", shape=(8, 8), dtype=str, shards=(8, 8), chunks=(2, 2)
+        )
+        made[...] = texts
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(tmp_path / "x")
+    assert (array[...] == texts).all()
+    assert not chunks.nbytes
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("change", ["replaced", "removed", "in place"])
+def test_chunks_of_another_state_are_not_used(tmp_path, chunks, kind, change):
+    store = stores(tmp_path)[kind]
+    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(store)
+    np.testing.assert_array_equal(array[:64, :64], VALUES[:64, :64])
+    wanted = VALUES.copy()
+    wanted[:64, :64] = 0 if change == "removed" else VALUES[:64, :64] // 1000
+    if change == "in place" and kind == "directory":
+        more["strategy"] = shardwrite.FixedOrder(in_place=True)
+    shardwrite.write_region(wanted[:64, :64], store, np.s_[:64, :64], **more)
+    for key in (np.s_[8:16, 8:16], np.s_[:64, :20], np.s_[...]):
+        np.testing.assert_array_equal(array[key], wanted[key])
 
 
 # ---- Stores of zarr-python, whose interface tells no states
@@ -482,7 +572,7 @@ def test_a_shard_that_is_cut_short_is_damaged(tmp_path):
 def test_updates_under_readers_that_keep_indexes(tmp_path, place):
     case = updated_while_read.updated(place, tmp_path, 0.5, 3)
     assert case.wrong == []
-    assert case.counts["kept"] > 0
+    assert case.counts["kept"] > 0 < case.counts["kept chunks"]
     assert case.counts["read"] > 20
 
 
@@ -491,4 +581,4 @@ def test_updates_under_readers_that_keep_indexes(tmp_path, place):
 def test_updates_under_readers_that_keep_indexes_for_longer(tmp_path, place):
     case = updated_while_read.updated(place, tmp_path, 10, 8)
     assert case.wrong == []
-    assert case.counts["kept"] > 100
+    assert case.counts["kept"] > 100 < case.counts["kept chunks"]
