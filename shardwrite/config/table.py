@@ -448,8 +448,8 @@ CHUNK_CACHE = Setting(
     "read.chunk-cache",
     or_null(size),
     None,
-    "Memory of a process for decoded inner chunks that it has read, for programs that read the "
-    "same ones again, such as viewers. With null, none is kept.",
+    "Memory of a process for decoded inner chunks, for programs that read some of them often, such "
+    "as viewers. With null, none is kept.",
     travels=True,
 )
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import CHUNK_CACHE, INDEX_CACHE, Setting, value_of
+from shardwrite.config.table import CHUNK_CACHE, INDEX_CACHE, value_of
 from shardwrite.encode.reader import LoadedIndex
 
 _ENTRY_NBYTES = 512  # of an entry, beside its table or elements
@@ -70,7 +70,10 @@ class _Cache(Generic[K]):
     What was not used for the longest time is dropped first.
     """
 
-    limit: Setting[Any]
+    @property
+    def limit_nbytes(self) -> int:
+        """The number of bytes."""
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self.after_fork()
@@ -91,7 +94,7 @@ class _Cache(Generic[K]):
 
     def keep(self, name: Hashable, kept: K) -> None:
         """Keep something under a name, if it fits."""
-        most = value_of(self.limit) or 0
+        most = self.limit_nbytes
         with self._lock:
             self._drop(name)
             if kept.nbytes <= most:
@@ -114,13 +117,19 @@ class _Cache(Generic[K]):
 class IndexCache(_Cache[KeptIndex]):
     """Indexes by the token of a store and the key of a shard."""
 
-    limit = INDEX_CACHE
+    @property
+    def limit_nbytes(self) -> int:
+        """See :attr:`_Cache.limit_nbytes`."""
+        return value_of(INDEX_CACHE)
 
 
 class ChunkCache(_Cache[KeptChunk]):
     """Inner chunks by the token of a store, the key of a shard, and their rank in it."""
 
-    limit = CHUNK_CACHE
+    @property
+    def limit_nbytes(self) -> int:
+        """See :attr:`_Cache.limit_nbytes`."""
+        return value_of(CHUNK_CACHE) or 0
 
 
 INDEXES, CHUNKS = IndexCache(), ChunkCache()

@@ -432,9 +432,8 @@ class ZarrStore(WholeStore):
         return whole
 
     def has(self, key: str) -> bool:
-        """See :meth:`Store.has`."""
-        name = self.prefix + check_key(key)
-        return self._run(name, "look at", lambda kind: kind.store.exists(name))
+        """See :meth:`Store.has`; one byte is read, because a store may hide why it fails."""
+        return self._first_of(self.prefix + check_key(key), 1) is not None
 
     def version_of_object(self, name: str) -> Any:
         """See :meth:`WholeStore.version_of_object`."""
