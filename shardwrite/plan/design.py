@@ -255,7 +255,7 @@ STORAGES: Mapping[str, Storage] = {
     "local": Storage(1e-4, 1e9),
     "lustre": Storage(1e-3, 1e9),
     "nfs": Storage(2e-3, 3e8),
-    "s3": Storage(3e-2, 1e8, in_flight=32, is_bucket=True),
+    "s3": Storage(3e-2, 1e8, in_flight=8, is_bucket=True),
 }
 
 DECODED_PER_SECOND = 1e9
