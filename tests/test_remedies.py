@@ -398,9 +398,6 @@ COVERED: dict[str, str] = {
     "mend it, or remove it after a look": (
         "tests/operations/test_convert_groups.py::test_remedies"
     ),
-    'give another place, or mode="w" to replace its attributes': (
-        "tests/operations/test_convert_groups.py::test_what_stands_there"
-    ),
     "give another place, or remove it yourself": (
         "tests/operations/test_convert_groups.py::test_remedies"
     ),
