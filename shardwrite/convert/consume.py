@@ -257,12 +257,13 @@ def _consuming(path: Path, layout: Mapping[str, str]) -> Iterator[dict[str, Cons
             yield states
             work.finish()
         except ShardwriteError as error:
-            if any(True for state in states.values() for _ in state.checked()):
+            try:
+                if not work.is_lost:
+                    give_back(work)
+            except ShardwriteError:  # it says so, or cannot tell; the first error is to be reported
                 error.add_note(
                     f"objects of {path} may be removed already: make the same call again to finish"
                 )
-            elif not work.is_lost:
-                give_back(work)
             raise
         finally:
             for state in states.values():

@@ -271,10 +271,11 @@ class Consumption:
         """All lines about shards (step 3). A line that is torn was not synced, and counts not."""
         for path in listed(self.work, _LINES):
             most = len(self.was_there) * _NBYTES_PER_SHARD + 2**30
-            for line in parse_lines(read_blocks(path, most)):
-                if line is not None:
-                    with contextlib.suppress(ValueError):
-                        yield Checked.from_dict(line)
+            with as_store_error(str(path), "cannot read"):
+                for line in parse_lines(read_blocks(path, most)):
+                    if line is not None:
+                        with contextlib.suppress(ValueError):
+                            yield Checked.from_dict(line)
 
     def enter(self, *columns: tuple[int, ...]) -> Proof:
         """Sync a line about shards that are durable and were compared, if any (step 3)."""
