@@ -96,7 +96,7 @@ class Node:
         own = {
             name: coords[name]
             for name in coords
-            if name not in self.dataset.variables and place.member(str(name)).kind() == "array"
+            if name not in self.dataset.variables and place.member(str(name)).has(DOCUMENT)
         }
         return replace(self, dataset=self.dataset.assign_coords(own)) if own else self
 
@@ -311,14 +311,13 @@ def _facts_of_file(data: Any) -> tuple[Any, ...] | None:
     store, name = getattr(data, "datastore", None), getattr(data, "variable_name", None)
     manager: Any = getattr(store, "_manager", None)
     path = getattr(store, "_filename", None) or next(iter(getattr(manager, "_args", ())), None)
-    if not (name and isinstance(path, str) and is_file(path)):
+    if not (name and manager and isinstance(path, str) and is_file(path)):
         return None
     manager.acquire()  # opens it again if xarray has closed it meanwhile
-    stat = os.stat(path)
+    path, stat = os.path.realpath(path), os.stat(path)
     if not _is_open(path, stat):
         return None
-    group = getattr(store, "_group", None)
-    return os.path.realpath(path), stat.st_size, stat.st_mtime_ns, group, name
+    return path, stat.st_size, stat.st_mtime_ns, getattr(store, "_group", None), name
 
 
 def _is_open(path: str, stat: os.stat_result) -> bool:

@@ -44,9 +44,9 @@ def held(
                 value=name,
                 remedy=f"give its real part, ds[{name!r}].real",
             )
-        scale, offset = told.get("scale_factor", 1), told.get("add_offset", 0)
+        scale, offset = _number(told, "scale_factor", 1), _number(told, "add_offset", 0)
         is_safe = (scale, offset) == (1, 0) and np.can_cast(variable.dtype, dtype)
-        if dtype.kind not in "biu" or is_safe:
+        if dtype.kind not in "biu" or is_safe or scale is None or offset is None:
             continue
         has_fill = any(told.get(key) is not None for key in _FILLS)
         check = partial(
@@ -74,13 +74,19 @@ def _stored_dtype(told: Mapping[str, Any]) -> np.dtype[Any] | None:
     return np.dtype(f"{'u' if told['_Unsigned'] == 'true' else 'i'}{dtype.itemsize}")
 
 
+def _number(told: Mapping[str, Any], key: str, default: float) -> float | None:
+    """A number of an encoding; None for anything else, which xarray refuses."""
+    value = np.asarray(default if told.get(key) is None else told[key])
+    return float(value.ravel()[0]) if value.size and value.dtype.kind in "iuf" else None
+
+
 def _in_range(
     values: npt.NDArray[Any],
     *,
     name: str,
     dtype: np.dtype[Any],
-    scale: Any,
-    offset: Any,
+    scale: float,
+    offset: float,
     has_fill: bool,
 ) -> npt.NDArray[Any]:
     """The values, if integers hold them."""
@@ -92,7 +98,10 @@ def _in_range(
         return values
     limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     is_exact = values.dtype.kind in "biu" and (scale, offset) == (1, 0)
-    stored = [int(x) if is_exact else np.around((float(x) - offset) / scale) for x in ends]
+    with np.errstate(all="ignore"):  # of a scale_factor of 0
+        stored = [
+            int(x) if is_exact else float(np.around((np.float64(x) - offset) / scale)) for x in ends
+        ]
     if not all(limits[0] <= each <= limits[1] for each in stored):
         what = "missing values" if np.isnan(ends[0]) else f"values from {ends[0]} to {ends[1]}"
         raise SpecError(

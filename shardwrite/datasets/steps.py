@@ -86,7 +86,8 @@ def _kind(steps: Index) -> str:
     """What steps that can be compared are."""
     calendar = getattr(steps, "calendar", None)  # of cftime
     if _are_times(steps):
-        return "times" + ("" if calendar is None else f" of the calendar {calendar}")
+        is_usual = calendar in (None, "standard", "gregorian", "proleptic_gregorian")
+        return "times" if is_usual else f"times of the calendar {calendar}"
     return "durations" if steps.dtype.kind == "m" else "numbers"
 
 

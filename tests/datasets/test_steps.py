@@ -196,7 +196,7 @@ def test_steps_of_another_kind(root, other, told):
 def test_steps_of_another_calendar(root):
     pytest.importorskip("cftime")
     other = xr.date_range("2000-03-01", periods=99, calendar="noleap", use_cftime=True)
-    with pytest.raises(SpecError, match=r"of the calendar noleap, and .* of the calendar"):
+    with pytest.raises(SpecError, match="of the calendar noleap, and those of the store are times"):
         steps(20, 22, times=other).shardwrite.to_zarr(root, append_dim="time")
 
 
