@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import shutil
 import sys
@@ -44,6 +45,7 @@ def opened(store, **how):
 @pytest.fixture
 def small_shards(monkeypatch):
     """Sizes that give also small variables shards of two inner chunks along each axis."""
+    importlib.import_module("shardwrite.datasets.write")  # which keeps the size, first
     monkeypatch.setattr("shardwrite.datasets.layout.ONE_PIECE_NBYTES", 0)
     return {"chunks": {...: 1}, "shards": 2}
 
