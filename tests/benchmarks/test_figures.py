@@ -27,9 +27,15 @@ FACTS = {
     "seconds": "60",
     "python": "3.11.7",
 }
+# Small runs of what these measure with are tested elsewhere, too.
+LEFT_OUT = ("bare-loop", "cold", "durability", "precomputed", "stream", "verify")
 QUESTION = replace(
     QUESTIONS["aligned"], cases=(), names=(), peers=("tensorstore",), causes={"a": "It knows more"}
 )
+
+
+def in_campaign(name):
+    return [pytest.mark.campaign] * (name in LEFT_OUT)
 
 
 def results_of(**values):
@@ -227,7 +233,7 @@ def test_every_loss_and_missed_aim_that_is_stored_has_a_cause():
 @pytest.mark.parametrize(
     "name",
     [
-        name if name == "plans" else pytest.param(name, marks=pytest.mark.long)
+        pytest.param(name, marks=[pytest.mark.long] * (name != "plans") + in_campaign(name))
         for name in MEASUREMENTS
     ],
 )

@@ -174,12 +174,19 @@ def test_an_append_is_given_up(service, url, name):
 
 @servers.on("moto", long=["azurite", "seaweed", "gcs"])
 @pytest.mark.long
-@pytest.mark.parametrize("is_given_up", [False, True])
-def test_whatever_it_puts_last(service, url, is_given_up):
+@pytest.mark.parametrize(
+    ("every", "then"),
+    [
+        (5, ("again", "abandon")),
+        pytest.param(1, ("again",), marks=pytest.mark.campaign),
+        pytest.param(1, ("abandon",), marks=pytest.mark.campaign),
+    ],
+)
+def test_whatever_it_puts_last(service, url, every, then):
     """Readers of the root see one length at any time; then the same call ends it, or abandon does."""
     seen, old = set(), dataset(title="it")
     both = xr.concat([old, more()], "t").compute()
-    for k in itertools.count():
+    for k in itertools.count(0, every):
         root, left = f"{url}-{k}", [k]
         write(old, root)
         with pytest.MonkeyPatch.context() as patch:
@@ -203,7 +210,7 @@ def test_whatever_it_puts_last(service, url, is_given_up):
         check(service, root, both.isel(t=slice(n)))
         if is_whole:
             break
-        if is_given_up:
+        if then[k % len(then)] == "abandon":
             shardwrite.abandon(root)
             assert left_over(service, root) == []
             assert length(service, root) <= n

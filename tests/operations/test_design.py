@@ -14,6 +14,7 @@ import numpy as np
 import obstore
 import pytest
 from helpers import printed
+from tiers import Drawn
 
 import shardwrite
 from shardwrite import SpecError
@@ -115,7 +116,10 @@ def random_design(number):
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(n, marks=() if n % 10 == 0 else pytest.mark.long) for n in range(N_DESIGNS)],
+    [
+        pytest.param(Drawn(n), marks=() if n % 10 == 0 else pytest.mark.long)
+        for n in range(N_DESIGNS)
+    ],
 )
 def test_predictions_are_what_is_counted(number, tmp_path, monkeypatch):
     x, grid, reads, dice = random_design(number)
