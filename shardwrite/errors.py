@@ -231,6 +231,16 @@ def damage_in(**fields: Any) -> Iterator[None]:
         raise error.located(**fields) from error
 
 
+def not_installed(name: str, extra: str, *, field: str, value: object) -> SpecError:
+    """The error that a library is missing which an extra of this package installs."""
+    return SpecError(
+        f"needs the library {name}, which is not installed",
+        field=field,
+        value=value,
+        remedy=f'pip install "shardwrite[{extra}]"',
+    )
+
+
 class StoreError(ShardwriteError, OSError):
     """Storage refused an operation: for instance no space, no permission, or a missing directory.
 

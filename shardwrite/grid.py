@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 
-__all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "ravel", "unravel"]
+__all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "counts_of", "ravel", "unravel"]
 
 Shape = tuple[int, ...]
 Sized = int | str | Sequence[int] | Mapping[Any, int | str] | None
@@ -23,6 +23,11 @@ number of inner chunks, or as ``"auto"``."""
 def ceil_div(a: int, b: int) -> int:
     """Smallest integer that is not less than ``a / b``, for a positive `b`."""
     return -(-a // b)
+
+
+def counts_of(shape: Sequence[int], step: Sequence[int]) -> Shape:
+    """Number of steps along each axis that reach from 0 to the end of a shape."""
+    return tuple(ceil_div(n, s) for n, s in zip(shape, step, strict=True))
 
 
 def ravel(index: Sequence[int], shape: Sequence[int]) -> int:
@@ -145,7 +150,7 @@ class ShardGrid:
     @property
     def counts(self) -> Shape:
         """Number of shards along each axis."""
-        return tuple(ceil_div(n, s) for n, s in zip(self.shape, self.shards, strict=True))
+        return counts_of(self.shape, self.shards)
 
     @property
     def n_shards(self) -> int:
@@ -173,7 +178,7 @@ class ShardGrid:
     @property
     def n_inner_chunks(self) -> int:
         """Number of inner chunks that overlap the array."""
-        return math.prod(ceil_div(n, c) for n, c in zip(self.shape, self.chunks, strict=True))
+        return math.prod(counts_of(self.shape, self.chunks))
 
     @property
     def whole(self) -> Box:
@@ -196,7 +201,7 @@ class ShardGrid:
         """Box in the grid of shards that `region` touches."""
         return Box(
             tuple(a // s for a, s in zip(region.start, self.shards, strict=True)),
-            tuple(ceil_div(b, s) for b, s in zip(region.stop, self.shards, strict=True)),
+            counts_of(region.stop, self.shards),
         )
 
     def shards_in(self, region: Box) -> Iterator[Shape]:

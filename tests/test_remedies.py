@@ -1712,8 +1712,10 @@ ONLY_TOLD = (
 def messages() -> Iterator[tuple[str, str]]:
     """Texts of the package that name a remedy, with their places; docstrings and the help of
     options are none."""
-    # These put options for keywords, and options into groups; they have no messages of their own.
-    without = {ROOT / "shardwrite" / "cli" / name for name in ("terminal.py", "wording.py")}
+    # These put options for keywords, and options into groups, and list the help of all commands;
+    # they have no messages of their own.
+    names = ("main.py", "terminal.py", "wording.py")
+    without = {ROOT / "shardwrite" / "cli" / name for name in names}
     for path in sorted(set((ROOT / "shardwrite").rglob("*.py")) - without):
         for line, text in texts_in(path):
             if any(piece in text for piece in ONLY_TOLD):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine
+from shardwrite.cli.common import command, engine_of
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     accept_source_option,
@@ -18,7 +17,7 @@ from shardwrite.cli.options import (
     json_option,
     options_of,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import Grouped, tell
 from shardwrite.hdf5.adopt import AdoptArguments, preview_adopt
 from shardwrite.runs.outcome import handling_signals
 
@@ -36,9 +35,6 @@ def adopt(
     paths: tuple[str, ...],
     array: str,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -56,11 +52,9 @@ def adopt(
         )
     if isinstance(options["grid"], int):
         options["grid"] = (options["grid"],)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(handling_signals())
-        stack.enter_context(engine(threads, workers, address))
+    with handling_signals(), engine_of(options):
         if dry_run:
             done = preview_adopt(AdoptArguments(paths, array, **options))
         else:
             done = shardwrite.adopt(paths, array, progress=not as_json, **options)
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 import shardwrite
-from shardwrite.cli.common import command, engine, looking_at, open_to_write, open_written
+from shardwrite.cli.common import command, engine_of, looking_at, open_to_write, open_written
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
     SOURCE_NAMES,
@@ -21,10 +21,11 @@ from shardwrite.cli.options import (
     name_option,
     option_of,
     options_of,
+    page_option,
     refuse,
     source_options,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import Grouped, echo, tell
 from shardwrite.cli.values import fill_of
 from shardwrite.errors import SpecError
 from shardwrite.operations.recover import RecoverArguments
@@ -62,11 +63,8 @@ def verify(
     against: str | None,
     accept: bool,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
-    **source: Any,
+    **options: Any,
 ) -> None:
     """Check every shard of ARRAY, or the list of a group.
 
@@ -74,12 +72,12 @@ def verify(
     --deep decodes every inner chunk, too. The exit code is 0 if all is good, 1 if anything is
     wrong, and 85 if the array is not finished.
     """
-    with engine(threads, workers, address):
-        compared = _compared(against, source) if against else None
+    with engine_of(options):
+        compared = _compared(against, options) if against else None
         report = check(
             array, name, deep=deep, against=compared, accept=accept and not dry_run, quiet=as_json
         )
-    echo(report.to_json() if as_json else str(report))
+    tell(report, as_json=as_json)
     exit_unless_good(report)
 
 
@@ -137,12 +135,7 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
 @name_option
-@click.option(
-    "--html",
-    "html_path",
-    type=click.Path(dir_okay=False, writable=True),
-    help="Also write an HTML page with the picture.",
-)
+@page_option("an HTML page with the picture")
 @click.option(
     "--png",
     "png_path",
@@ -197,9 +190,6 @@ def repair(
     shallow: bool,
     compare: bool,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -220,7 +210,7 @@ def repair(
     source = {name: options.pop(name) for name in SOURCE_NAMES if name in options}
     if dry_run:
         options |= {"salvage": False, "scan": False}
-    with engine(threads, workers, address):
+    with engine_of(options):
         done = shardwrite.repair(
             array,
             open_written(x, source) if x and not dry_run else None,
@@ -229,7 +219,7 @@ def repair(
             progress=not as_json,
             **options,
         )
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)
     if not done.is_done:
         raise SystemExit(INCOMPLETE)
 
@@ -250,9 +240,6 @@ def recover(
     array: str,
     x: str | None,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -272,8 +259,8 @@ def recover(
     else:
         opened, identity = open_to_write(x, options)
         given = {"x": opened, "source_id": identity}
-    with engine(threads, workers, address), handling_signals():
+    with engine_of(options), handling_signals():
         done = shardwrite.recover(array, **given, dry_run=dry_run, progress=not as_json, **options)
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)
     if dry_run and (done.bad or done.n_missing):
         raise SystemExit(INCOMPLETE)

@@ -14,7 +14,7 @@ import dask
 import numpy as np
 from click.core import ParameterSource
 
-from shardwrite.cli.options import FILE_NAMES
+from shardwrite.cli.options import ENGINE_NAMES, FILE_NAMES
 from shardwrite.cli.terminal import echo, telling_warnings
 from shardwrite.cli.wording import in_options, text_in_options
 from shardwrite.config.table import LOG_LEVEL
@@ -284,6 +284,11 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
             )
             stack.enter_context(new_client(stack.enter_context(cluster)))
         yield
+
+
+def engine_of(options: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """The engine that a command's options ask for, which are removed from `options`."""
+    return engine(*(options.pop(name) for name in ENGINE_NAMES))
 
 
 @contextlib.contextmanager

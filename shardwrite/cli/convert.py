@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, requeueing
+from shardwrite.cli.common import command, engine, engine_of, requeueing
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
+    CONSUMED,
     MEMORY_OF_A_THREAD,
     Submittable,
     arguments_of,
@@ -23,6 +24,7 @@ from shardwrite.cli.options import (
     given_of,
     jobs_of,
     json_option,
+    names_of,
     of_group,
     option_of,
     options_of,
@@ -33,7 +35,7 @@ from shardwrite.cli.options import (
     worker_options,
 )
 from shardwrite.cli.parts import PartOf, resubmit_option, resubmitting
-from shardwrite.cli.terminal import echo
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.convert.arrays import call_of
 from shardwrite.convert.convert import preview_loss
 from shardwrite.convert.keywords import (
@@ -92,10 +94,7 @@ _CONVERSION = combined(  # which parts of one conversion have in common
     source_id_option,
     options_of(TreeKeywords),
 )
-_OF_PARTS = [
-    str(one.name)
-    for one in click.command()(combined(_SHARDS, _CODECS, _INDEX, _CONVERSION)(lambda: None)).params
-]
+_OF_PARTS = names_of(combined(_SHARDS, _CODECS, _INDEX, _CONVERSION))
 _CONVERTING = combined(
     _CONVERSION,
     option_of(MemoryKeywords, "memory_limit"),
@@ -142,10 +141,6 @@ _IN_PLACE = (
     "With --in-place, the new data take the name of SRC once they are complete and were compared "
     "with the old data, which are then removed. This needs room for both. Where the file system "
     "cannot exchange two names, nothing stands at SRC for a moment."
-)
-_CONSUMED = (
-    "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "
-    "compared with it. In the end SRC is gone. There is no way back."
 )
 
 
@@ -232,7 +227,7 @@ def _do_step(
         else:
             part = options["part"]
             done = shardwrite.convert_part(src, dst, *part, progress=not as_json, **of_part)
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)
 
 
 def _submit(
@@ -290,17 +285,17 @@ def _do_all(
         stack.enter_context(requeueing(given.pop("n_requeues", None)))
         stack.enter_context(handling_signals())
         if cluster is None or options["dry_run"]:
-            stack.enter_context(engine(options["threads"], options["workers"], options["address"]))
+            stack.enter_context(engine_of(options))
         if options["dry_run"]:
             made = shardwrite.plan_reshard(src, dst=dst, **of_group(PlanReshardArguments, options))
             if (dst is None or consumes) and not options["drop_hdf5"]:
                 strategy = options.get("strategy", "fixed-order")
                 preview_loss(src, made, strategy, is_consumed=dst is not None)
-            echo(made.to_json() if as_json else str(made))
+            tell(made, as_json=as_json)
             if dst is None and not as_json:
                 echo(_IN_PLACE)
             if consumes and not as_json:
-                echo(_CONSUMED)
+                echo(CONSUMED)
             return
         how = {"mode": mode, "progress": not as_json, **of_call}
         if cluster is None:
@@ -309,7 +304,7 @@ def _do_all(
             from shardwrite.cli.jobs import convert_with_jobs
 
             done = convert_with_jobs(src, dst, given, **how)
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)
 
 
 # ---- The commands

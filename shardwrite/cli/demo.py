@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
 import subprocess
@@ -22,7 +21,8 @@ import shardwrite
 from shardwrite.cli.common import command
 from shardwrite.cli.options import dry_run_option, json_option
 from shardwrite.cli.terminal import Grouped, echo
-from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.errors import ShardwriteError
+from shardwrite.host.libraries import library
 from shardwrite.sources.registry import open_source
 
 _TIMES = 6  # how often each voxel is repeated along each axis of space
@@ -35,15 +35,8 @@ _PROGRAM = (sys.executable, "-c", "from shardwrite.cli import main; main()")
 
 def _volume() -> Path:
     """Path of an MRI scan, (128, 96, 24, 2), int16, in nibabel's test data (MIT licence)."""
-    spec = importlib.util.find_spec("nibabel")
-    if spec is None or spec.origin is None:
-        raise SpecError(
-            "needs a package that is not installed",
-            field="demo",
-            value="nibabel",
-            remedy='pip install "shardwrite[demo]"',
-        )
-    return Path(spec.origin).parent / "tests" / "data" / "example4d.nii.gz"
+    nibabel = library("nibabel", "demo", field="demo", value="nibabel")
+    return Path(nibabel.__file__).parent / "tests" / "data" / "example4d.nii.gz"
 
 
 def _enlarged() -> npt.NDArray[Any]:

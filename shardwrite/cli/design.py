@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_written
+from shardwrite.cli.common import command, engine_of, open_written
 from shardwrite.cli.completion import files
 from shardwrite.cli.options import (
     engine_options,
@@ -35,9 +35,6 @@ _SHAPE = re.compile(r"[0-9]{1,19}(,[0-9]{1,19})*")
 @command
 def design(
     src_or_shape: str,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -50,7 +47,7 @@ def design(
     own = {
         name: options.pop(name) for name in ("memory_limit", "purpose", "reads", "files", "store")
     }
-    with engine(threads, workers, address):
+    with engine_of(options):
         if _SHAPE.fullmatch(src_or_shape) and not os.path.exists(src_or_shape):
             shape = tuple(int(n) for n in src_or_shape.split(","))
             found = shardwrite.design(shape, dtype=options["dtype"], **own)

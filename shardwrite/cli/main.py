@@ -14,14 +14,85 @@ from shardwrite.cli.terminal import Program, write_commands
 from shardwrite.seams import installed, register, resolve
 
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
-_SECTIONS = {
-    "Write": ("design", "plan", "write", "precomputed", "init", "write-part", "finalize"),
-    "Convert": ("shard", "unshard", "reshard", "adopt"),
-    "Move": ("upload", "download"),
-    "Change": ("update", "erase", "compact", "abandon"),
-    "Look and mend": ("info", "report", "census", "verify", "repair", "recover"),
-    "Run": ("exec", "slurm", "demo", "config", "completion"),
+_COMMANDS = {
+    "Write": {
+        "design": ("design:design", "Propose shards, inner chunks and codecs for a new array."),
+        "plan": ("write:plan", "Show how SRC would be written, without writing anything."),
+        "write": ("write:write", "Write the file SRC as the sharded array DST."),
+        "precomputed": (
+            "write:precomputed",
+            "Write SRC as a scale of the Neuroglancer volume DST, in shards.",
+        ),
+        "init": ("parts:init", "Begin writing SRC as DST in parts."),
+        "write-part": ("parts:write_part", "Write part K of N of SRC into DST."),
+        "finalize": ("parts:finalize", "Publish DST after all parts have been written."),
+    },
+    "Convert": {
+        "shard": ("convert:shard", "Put the encoded chunks of SRC into shards."),
+        "unshard": ("convert:unshard", "Make one file of each encoded chunk of SRC."),
+        "reshard": (
+            "convert:reshard",
+            "Write SRC again with other shards, inner chunks or codecs.",
+        ),
+        "adopt": (
+            "adopt:adopt",
+            "Make ARRAY of HDF5 or NetCDF-4 files, with a shard for each file.",
+        ),
+    },
+    "Move": {
+        "upload": (
+            "transfer:upload",
+            "Copy the array or group SRC to URL as it is, shard by shard.",
+        ),
+        "download": (
+            "transfer:download",
+            "Copy the array or group at URL to the directory DST, as it is.",
+        ),
+    },
+    "Change": {
+        "update": ("updates:update", "Write SRC into a region of ARRAY, or append it."),
+        "erase": ("updates:erase", "Make a region of ARRAY empty."),
+        "compact": ("updates:compact", "Rewrite the shards of ARRAY that waste space."),
+        "abandon": ("updates:abandon", "Give up interrupted updates of ARRAY."),
+    },
+    "Look and mend": {
+        "info": ("info:info", "Show what ARRAY is: its metadata, sizes and state."),
+        "report": (
+            "report:report",
+            "Show how the run on ARRAY goes or went, and what could be changed.",
+        ),
+        "census": ("checks:census", "Show which parts of ARRAY hold data."),
+        "verify": ("checks:verify", "Check every shard of ARRAY, or the list of a group."),
+        "repair": (
+            "checks:repair",
+            "Find the bad shards of ARRAY, and write them again from a source.",
+        ),
+        "recover": (
+            "checks:recover",
+            "Publish ARRAY from its shards, if the state of its run is lost.",
+        ),
+    },
+    "Run": {
+        "exec": (
+            "execute:execute",
+            "Run a Python SCRIPT that writes arrays, with signals and exit codes.",
+        ),
+        "slurm": ("slurm:slurm", "Write arrays on a SLURM cluster."),
+        "demo": (
+            "demo:demo",
+            "Write an MRI scan, kill that half way, go on, check and show the array.",
+        ),
+        "config": (
+            "settings:config",
+            "Show all settings, their values, and where these come from.",
+        ),
+        "completion": (
+            "completion:completion",
+            "Print a script that lets a shell complete commands and paths.",
+        ),
+    },
 }
+"""Commands by their sections: the module and name of each, and the first sentence of its help."""
 
 
 class LateCommand(click.Command):
@@ -56,7 +127,7 @@ class LateProgram(Program):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click)
         """See :meth:`click.Group.format_commands`; nothing is imported for it."""
-        write_commands(formatter, self.commands.items(), _SECTIONS)
+        write_commands(formatter, self.commands.items(), _COMMANDS)
 
 
 @click.group(
@@ -73,136 +144,6 @@ def main() -> None:
     """
 
 
-for _command in (
-    LateCommand(
-        "abandon",
-        "updates:abandon",
-        help="Give up interrupted updates of ARRAY.",
-    ),
-    LateCommand(
-        "adopt",
-        "adopt:adopt",
-        help="Make ARRAY of HDF5 or NetCDF-4 files, with a shard for each file.",
-    ),
-    LateCommand(
-        "census",
-        "checks:census",
-        help="Show which parts of ARRAY hold data.",
-    ),
-    LateCommand(
-        "compact",
-        "updates:compact",
-        help="Rewrite the shards of ARRAY that waste space.",
-    ),
-    LateCommand(
-        "completion",
-        "completion:completion",
-        help="Print a script that lets a shell complete commands and paths.",
-    ),
-    LateCommand(
-        "config",
-        "settings:config",
-        help="Show all settings, their values, and where these come from.",
-    ),
-    LateCommand(
-        "demo",
-        "demo:demo",
-        help="Write an MRI scan, kill that half way, go on, check and show the array.",
-    ),
-    LateCommand(
-        "design",
-        "design:design",
-        help="Propose shards, inner chunks and codecs for a new array.",
-    ),
-    LateCommand(
-        "download",
-        "transfer:download",
-        help="Copy the array or group at URL to the directory DST, as it is.",
-    ),
-    LateCommand(
-        "erase",
-        "updates:erase",
-        help="Make a region of ARRAY empty.",
-    ),
-    LateCommand(
-        "exec",
-        "execute:execute",
-        help="Run a Python SCRIPT that writes arrays, with signals and exit codes.",
-    ),
-    LateCommand(
-        "finalize",
-        "parts:finalize",
-        help="Publish DST after all parts have been written.",
-    ),
-    LateCommand(
-        "info",
-        "info:info",
-        help="Show what ARRAY is: its metadata, sizes and state.",
-    ),
-    LateCommand(
-        "init",
-        "parts:init",
-        help="Begin writing SRC as DST in parts.",
-    ),
-    LateCommand(
-        "plan", "write:plan", help="Show how SRC would be written, without writing anything."
-    ),
-    LateCommand(
-        "precomputed",
-        "write:precomputed",
-        help="Write SRC as a scale of the Neuroglancer volume DST, in shards.",
-    ),
-    LateCommand(
-        "recover",
-        "checks:recover",
-        help="Publish ARRAY from its shards, if the state of its run is lost.",
-    ),
-    LateCommand(
-        "repair",
-        "checks:repair",
-        help="Find the bad shards of ARRAY, and write them again from a source.",
-    ),
-    LateCommand(
-        "report",
-        "report:report",
-        help="Show how the run on ARRAY goes or went, and what could be changed.",
-    ),
-    LateCommand(
-        "reshard",
-        "convert:reshard",
-        help="Write SRC again with other shards, inner chunks or codecs.",
-    ),
-    LateCommand(
-        "shard",
-        "convert:shard",
-        help="Put the encoded chunks of SRC into shards.",
-    ),
-    LateCommand(
-        "unshard",
-        "convert:unshard",
-        help="Make one file of each encoded chunk of SRC.",
-    ),
-    LateCommand("slurm", "slurm:slurm", help="Write arrays on a SLURM cluster."),
-    LateCommand("update", "updates:update", help="Write SRC into a region of ARRAY, or append it."),
-    LateCommand(
-        "upload",
-        "transfer:upload",
-        help="Copy the array or group SRC to URL as it is, shard by shard.",
-    ),
-    LateCommand(
-        "verify",
-        "checks:verify",
-        help="Check every shard of ARRAY, or the list of a group.",
-    ),
-    LateCommand(
-        "write",
-        "write:write",
-        help="Write the file SRC as the sharded array DST.",
-    ),
-    LateCommand(
-        "write-part",
-        "parts:write_part",
-        help="Write part K of N of SRC into DST.",
-    ),
-):
-    main.add_command(_command)
+for _section in _COMMANDS.values():
+    for _name, (_place, _told) in _section.items():
+        main.add_command(LateCommand(_name, _place, help=_told))

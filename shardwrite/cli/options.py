@@ -58,6 +58,11 @@ def combined(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+def names_of(options: Callable[[Any], Any]) -> list[str]:
+    """Names of the options that a decorator adds, in its order."""
+    return [str(one.name) for one in click.command()(options(lambda: None)).params]
+
+
 class KeywordOption(click.Option):
     """An option that is made of a keyword."""
 
@@ -209,7 +214,7 @@ def _word(value: Any, kind: object) -> str:
     """The text that an option reads as a value."""
     if value is None:
         return "none"
-    if isinstance(kind, Attributes | Json) and value not in ("auto", "keep"):
+    if isinstance(kind, Json) and value not in ("auto", "keep"):
         return json.dumps(value)
     if isinstance(value, Mapping):
         return ",".join(f"{'...' if key is ... else key}={size}" for key, size in value.items())
@@ -256,7 +261,7 @@ source_options = combined(
         "for each file of an array, or for none.",
     ),
 )
-SOURCE_NAMES = [str(one.name) for one in click.command()(source_options(lambda: None)).params]
+SOURCE_NAMES = names_of(source_options)
 FILE_NAMES = [name for name in SOURCE_NAMES if name in names(FileKeywords)]
 placing_option = option_of(StrategyKeywords, "strategy")
 layout_options = options_of(LayoutKeywords)
@@ -272,6 +277,21 @@ begin_options = combined(
     accept_source_option,
     durability_option,
 )
+
+
+def page_option(what: str) -> Callable[[Any], Any]:
+    """The option that names a page of HTML to write.
+
+    - `what`: what the page shows, which its help says.
+    """
+    return click.option(
+        "--html",
+        "html_path",
+        type=click.Path(dir_okay=False, writable=True),
+        help=f"Also write {what}.",
+    )
+
+
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
@@ -285,6 +305,12 @@ scheduler_option = click.option(
     shell_complete=files,
     help="Use a running dask scheduler: its address, or the path of its scheduler file.",
 )
+CONSUMED = (
+    "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "
+    "compared with it. In the end SRC is gone. There is no way back."
+)
+"""What the commands say that remove SRC."""
+
 _REQUEUE = (
     "In a SLURM job that USR1 stops: put the job back into the queue, at most N times, if it has "
     "written shards."
@@ -310,12 +336,12 @@ engine_options = combined(
     ),
     scheduler_option,
 )
+ENGINE_NAMES = names_of(engine_options)
 
 
 # ---- Work that SLURM jobs do
 
 
-_OF_ENGINE = ("threads", "workers", "address")
 _OF_JOBS = names(JobKeywords)
 _OF_WORKERS = {*names(WorkerKeywords)}.difference(_OF_JOBS)
 _OF_ARRAYS = {*names(ArrayJobKeywords), "stripe_count"}.difference(_OF_JOBS, ["n_requeues"])
@@ -370,7 +396,7 @@ class Submittable(Grouped):
     @property
     def not_submitted(self) -> Collection[str]:
         """Names of options that do not go with `--submit`."""
-        return {*self.here, *_OF_ENGINE, *_OF_WORKERS, "cluster"}
+        return {*self.here, *ENGINE_NAMES, *_OF_WORKERS, "cluster"}
 
     def submitting(self, name: str) -> Submittable:
         """A command of another name that does what this one does with `--submit`."""
@@ -408,7 +434,7 @@ def check_jobs(*, submit: bool, cluster: str | None = None, allowed: Collection[
         refuse(command.not_submitted, "does not go with --submit")
     elif cluster is not None:
         refuse(of_arrays, "goes with --submit, and not with --cluster")
-        if given_of(_OF_ENGINE):
+        if given_of(ENGINE_NAMES):
             raise click.UsageError(
                 "--cluster goes with none of --threads, --workers and --scheduler: its workers are "
                 "jobs, so give --cores"

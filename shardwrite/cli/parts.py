@@ -41,7 +41,7 @@ from shardwrite.cli.options import (
     source_options,
     stripe_option,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import Grouped, echo, tell
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal.state_work import fetched
@@ -145,7 +145,7 @@ def init(
     with engine(threads, None, None):
         x, plan = open_and_plan(src, names, options, make)
     if dry_run:
-        tell_all(plan, as_json=as_json)
+        tell(plan, as_json=as_json)
         return
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(
@@ -160,16 +160,7 @@ def init(
         stripe_count=stripe_count,
         format=options["format"],
     )
-    tell_all(plan, as_json=as_json)
-
-
-def tell_all(told: Any, *, as_json: bool) -> None:
-    """Print a plan or a result, or several of them, which make a list of JSON."""
-    if isinstance(told, list):
-        text = json.dumps([one.to_dict() for one in told], indent=2)
-        echo(text if as_json else "\n\n".join(map(str, told)))
-    else:
-        echo(told.to_json() if as_json else str(told))
+    tell(plan, as_json=as_json)
 
 
 @click.command("write-part", cls=Grouped)
@@ -244,7 +235,7 @@ def write_part(
             memory_limit=memory_limit,
             progress=not as_json,
         )
-    tell_all(result, as_json=as_json)
+    tell(result, as_json=as_json)
 
 
 def _opened_for_part(
@@ -310,7 +301,7 @@ def finalize(
             keep_report=keep_report,
             progress=not as_json,
         )
-    tell_all(result, as_json=as_json)
+    tell(result, as_json=as_json)
 
 
 def show_status(
@@ -325,7 +316,7 @@ def show_status(
 
     chosen = [name] if names is None else names
     found = status_of_each(fetched(resolve_target(dst, one, is_read=True)) for one in chosen)
-    tell_all(found[0] if names is None else found, as_json=as_json)
+    tell(found[0] if names is None else found, as_json=as_json)
     if not all(each.is_whole for each in found):
         raise SystemExit(INCOMPLETE)
 

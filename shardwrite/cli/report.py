@@ -12,7 +12,7 @@ from rich.text import Text
 import shardwrite
 from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories
-from shardwrite.cli.options import json_option, name_option, option_of
+from shardwrite.cli.options import json_option, name_option, option_of, page_option
 from shardwrite.cli.terminal import Grouped, echo, printable
 from shardwrite.errors import redacted
 from shardwrite.options import RunArguments
@@ -23,12 +23,7 @@ from shardwrite.show.report import html, lines_of
 @click.argument("array", shell_complete=directories)
 @name_option
 @option_of(RunArguments, "run_dir")
-@click.option(
-    "--html",
-    "html_path",
-    type=click.Path(dir_okay=False, writable=True),
-    help="Also write an HTML page with charts.",
-)
+@page_option("an HTML page with charts")
 @json_option
 @command
 def report(

@@ -8,15 +8,16 @@ Credentials are removed.
 from __future__ import annotations
 
 import contextlib
+import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import click
 
 from shardwrite.errors import SpecError, printable, redacted
 
-__all__ = ["Program", "echo", "emit", "exact", "printable", "telling_warnings"]
+__all__ = ["Program", "echo", "emit", "exact", "printable", "tell", "telling_warnings"]
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -41,6 +42,15 @@ def exact(text: str) -> str:
             )
             raise SpecError("holds credentials", field="line", value=line, remedy=remedy)
     return text
+
+
+def tell(done: Any, *, as_json: bool) -> None:
+    """Print a plan or a result, or several of them, which make a list of JSON."""
+    if isinstance(done, list):
+        text = json.dumps([one.to_dict() for one in done], indent=2)
+        echo(text if as_json else "\n\n".join(map(str, done)))
+    else:
+        echo(done.to_json() if as_json else str(done))
 
 
 def emit(text: str, *, nl: bool = True) -> None:
@@ -151,7 +161,7 @@ def _section(option: click.Parameter) -> str:
 def write_commands(
     formatter: click.HelpFormatter,
     commands: Iterable[tuple[str, click.Command]],
-    sections: Mapping[str, Sequence[str]],
+    sections: Mapping[str, Iterable[str]],
 ) -> None:
     """Write a list of commands with the whole first sentence of each.
 

@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, requeueing
+from shardwrite.cli.common import command, engine_of, requeueing
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
+    CONSUMED,
     begin_options,
+    combined,
     dry_run_option,
     engine_options,
     json_option,
+    of_group,
     option_of,
     requeue_option,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import Grouped, echo, tell
 from shardwrite.convert.transfer import PlanTransferArguments, UploadArguments
-from shardwrite.options import names
 from shardwrite.runs.outcome import handling_signals
 
-_CONSUMED = (
-    "With --consume, each file of SRC is removed as soon as its copy is durable and was compared "
-    "with it. In the end SRC is gone. There is no way back."
-)
-
-
-def _options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that both commands have."""
-    for decorate in (json_option, requeue_option, engine_options, dry_run_option, begin_options):
-        function = decorate(function)
-    return function
+_options = combined(begin_options, dry_run_option, engine_options, requeue_option, json_option)
+"""Options that both commands have."""
 
 
 def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[str, Any]) -> None:
     """Copy an array or a group, or show the plan for that."""
-    threads, workers, address = (options.pop(key) for key in ("threads", "workers", "address"))
     n_requeues, as_json = options.pop("n_requeues"), options.pop("as_json")
     dry_run = options.pop("dry_run")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(requeueing(n_requeues))
-        stack.enter_context(handling_signals())
-        stack.enter_context(engine(threads, workers, address))
+    with requeueing(n_requeues), handling_signals(), engine_of(options):
         if dry_run:
-            where = {
-                name: options[name] for name in names(PlanTransferArguments) if name in options
-            }
-            plan = shardwrite.plan_transfer(src, dst, **where)
-            echo(plan.to_json() if as_json else str(plan))
+            where = of_group(PlanTransferArguments, options)
+            tell(shardwrite.plan_transfer(src, dst, **where), as_json=as_json)
             if options.get("consume") and not as_json:
-                echo(_CONSUMED)
+                echo(CONSUMED)
             return
         options["mode"] = "w" if options.pop("overwrite") else "w-"
         done = transfer(src, dst, progress=not as_json, **options)
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)
 
 
 @click.command(cls=Grouped)

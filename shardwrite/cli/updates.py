@@ -8,25 +8,25 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_as_dask, requeueing
+from shardwrite.cli.common import command, engine_of, open_as_dask, requeueing
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
     json_option,
     name_option,
+    of_group,
     options_of,
     requeue_option,
     source_options,
 )
 from shardwrite.cli.previews import preview_abandon, preview_compact, preview_erase
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import Grouped, echo, tell
 from shardwrite.cli.values import Value
 from shardwrite.convert.in_place import abandon_in_place
 from shardwrite.operations.compact import CompactArguments
 from shardwrite.operations.keywords import EraseArguments, PlanRegionArguments, RegionArguments
 from shardwrite.operations.region import abandon_of_wings
-from shardwrite.options import names
 from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.runs.outcome import handling_signals
 
@@ -100,9 +100,6 @@ def update(
     strategy: str,
     in_place: bool,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     n_requeues: int | None,
     as_json: bool,
     **options: Any,
@@ -117,16 +114,14 @@ def update(
     x, identity = open_as_dask(src, options)
     where = {"region": region} if axis is None else {"region": "append", "axis": axis}
     options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}
-    with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
+    with requeueing(n_requeues), handling_signals(), engine_of(options):
         if dry_run:
-            of_plan = {
-                name: options[name] for name in names(PlanRegionArguments) if name in options
-            }
+            of_plan = of_group(PlanRegionArguments, options)
             made = shardwrite.plan_region(x, array, **of_plan)
-            echo(made.to_json() if as_json else str(made))
+            tell(made, as_json=as_json)
             return
         result = shardwrite.write_region(x, array, progress=not as_json, **options)
-    echo(result.to_json() if as_json else str(result))
+    tell(result, as_json=as_json)
 
 
 @click.command(cls=Grouped)
@@ -148,9 +143,6 @@ def erase(
     strategy: str,
     in_place: bool,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -159,14 +151,14 @@ def erase(
     The region then reads as the fill value. Shards that hold nothing are removed from the disk.
     """
     how, region = _strategy(strategy, in_place=in_place), options.pop("region")
-    with handling_signals(), engine(threads, workers, address):
+    with handling_signals(), engine_of(options):
         if dry_run:
             of_plan = {name: options[name] for name in ("name", "drop_hdf5")}
             made = preview_erase(array, region, strategy=how, **of_plan)
-            echo(made.to_json() if as_json else str(made))
+            tell(made, as_json=as_json)
             return
         result = shardwrite.erase(array, region, strategy=how, **options)
-    echo(result.to_json() if as_json else str(result))
+    tell(result, as_json=as_json)
 
 
 @click.command(cls=Grouped)
@@ -179,9 +171,6 @@ def erase(
 def compact(
     array: str,
     dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -190,13 +179,13 @@ def compact(
     Updates can leave bytes in a shard that no longer belong to any inner chunk. This command
     rewrites the shards in which their share is large. Nothing is decoded.
     """
-    with handling_signals(), engine(threads, workers, address):
+    with handling_signals(), engine_of(options):
         done = (
             preview_compact(array, name=options["name"], above=options["above"])
             if dry_run
             else shardwrite.compact(array, progress=not as_json, **options)
         )
-    echo(done.to_json() if as_json else str(done))
+    tell(done, as_json=as_json)
 
 
 @click.command(cls=Grouped)

@@ -220,20 +220,15 @@ class Names(Value):
         return tuple(name.strip() or None for name in value.split(","))
 
 
-class Attributes(Value):
+class Attributes(Json):
     """Option type for attributes: an object of JSON."""
 
-    name = "json"
+    def __init__(self) -> None:
+        super().__init__('{"units": "K"}')
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the object as a dictionary."""
-        if not isinstance(value, str):
-            return value
-        example = """give for instance '{"units": "K"}'"""
-        try:
-            found = json.loads(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is no JSON: {error}; {example}", param, ctx)
-        if not isinstance(found, dict):
-            self.fail(f"{value!r} is no object; {example}", param, ctx)
+        found = super().convert(value, param, ctx)
+        if isinstance(value, str) and not isinstance(found, dict):
+            self.fail(f"{value!r} is no object; give for instance '{self._example}'", param, ctx)
         return found

@@ -13,7 +13,7 @@ from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import (
     check_sources,
     command,
-    engine,
+    engine_of,
     open_and_plan,
     open_to_write,
     requeueing,
@@ -37,12 +37,13 @@ from shardwrite.cli.options import (
     of_group,
     option_of,
     options_of,
+    page_option,
     recheck_option,
     restart_option,
     source_options,
     worker_options,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import Grouped, echo, tell
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import find_run
@@ -55,6 +56,7 @@ from shardwrite.plan.plan import Plan
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.show.html import page_html
 from shardwrite.stores.looking import is_store_url, local_path
+from shardwrite.volumes.info import ATTRIBUTE
 from shardwrite.volumes.keywords import PlanPrecomputedArguments, ScaleKeywords, VolumeKeywords
 from shardwrite.volumes.new import ROW_MAJOR, checked_axes, checked_key
 
@@ -65,12 +67,7 @@ from shardwrite.volumes.new import ROW_MAJOR, checked_axes, checked_key
 @source_options
 @layout_options
 @json_option
-@click.option(
-    "--html",
-    "html_path",
-    type=click.Path(dir_okay=False, writable=True),
-    help="Also write the plan as an HTML page.",
-)
+@page_option("the plan as an HTML page")
 @command
 def plan(
     src: str,
@@ -90,7 +87,7 @@ def plan(
     if html_path:
         with open(html_path, "w", encoding="utf-8") as page:
             page.write(page_html("plan", made._repr_html_()))
-    echo(made.to_json() if as_json else str(made))
+    tell(made, as_json=as_json)
 
 
 _STRIPES = option_of(
@@ -122,9 +119,6 @@ def write(
     submit: bool,
     cluster: str | None,
     stripe_count: int | None,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     **options: Any,
 ) -> None:
     """Write the file SRC as the sharded array DST.
@@ -140,7 +134,7 @@ def write(
     With --submit and --names, one job array writes several arrays into DST, one of each SRC.
     """
     check_jobs(submit=submit, cluster=cluster)
-    given = jobs_of(options)
+    given, own_engine = jobs_of(options), engine_of(options)
     if submit:
         _submit_write(src, dst, names, given, options, stripe_count)
         return
@@ -151,7 +145,7 @@ def write(
     dry_run, checks = options.pop("dry_run"), options.pop("checks")
     x, identity = open_to_write(src[0], options)
     if dry_run:
-        with engine(threads, workers, address):
+        with own_engine:
             _show_plan(x, dst, identity, options, as_json=as_json)
         return
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
@@ -160,7 +154,7 @@ def write(
 
             result = write_with_jobs(x, dst, given, identity, progress=not as_json, **options)
         else:
-            stack.enter_context(engine(threads, workers, address))
+            stack.enter_context(own_engine)
             result = shardwrite.to_sharded_zarr(
                 x, dst, source_id=identity, progress=not as_json, **options
             )
@@ -234,7 +228,7 @@ def _open_volume(src: str, options: dict[str, Any]) -> Any:
     options.update(known)
     x, identity = open_to_write(src, options, as_source=True)
     known = {name: options.pop(name) for name in known}
-    of_volume = (known["attributes"] or {}).get("precomputed")
+    of_volume = (known["attributes"] or {}).get(ATTRIBUTE)
     of_volume = of_volume if isinstance(of_volume, dict) else {}
     if options["resolution"] is None:
         options["resolution"] = of_volume.get("resolution")
@@ -267,9 +261,6 @@ def precomputed(
     dst: str,
     submit: bool,
     stripe_count: int | None,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
     **options: Any,
 ) -> None:
     """Write SRC as a scale of the Neuroglancer volume DST, in shards.
@@ -282,7 +273,7 @@ def precomputed(
     """
     check_jobs(submit=submit)
     _check_apart(src, dst)
-    given = jobs_of(options)
+    given, own_engine = jobs_of(options), engine_of(options)
     if submit:
         _submit_scale(src, without_kind(dst), given, options, stripe_count)
         return
@@ -291,11 +282,11 @@ def precomputed(
     x, identity = _open_volume(src, options)
     if dry_run:
         of_plan = of_group(PlanPrecomputedArguments, options)
-        with engine(threads, workers, address):
+        with own_engine:
             made = shardwrite.plan_precomputed(x, dst, source_id=identity, **of_plan)
-        echo(made.to_json() if as_json else str(made))
+        tell(made, as_json=as_json)
         return
-    with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
+    with requeueing(n_requeues), handling_signals(), own_engine:
         result = shardwrite.to_precomputed(
             x, dst, source_id=identity, progress=not as_json, **options
         )

@@ -37,7 +37,7 @@ from shardwrite.read.source import as_dask, by_inner_chunks, mask_value
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.read.stored_shard import read_again
 from shardwrite.runs.array_plan import ArrayChunks, n_tasks_of, plan_into
-from shardwrite.runs.job import ChunkSource, Key, TaskBox
+from shardwrite.runs.job import ChunkSource, TaskBox
 from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.write.copying import TWICE, Check
@@ -65,15 +65,8 @@ class ReencodedChunks(ArrayChunks):
         """See :class:`ReadsArray`."""
         return self.copied
 
-    def write(self, at: TaskBox) -> dict[Key, Any]:
-        """See :class:`ChunkSource`."""
-        return super().write(self._keeping(at))
-
-    def encode(self, at: TaskBox) -> dict[Key, Any]:
-        """See :class:`ChunkSource`."""
-        return super().encode(self._keeping(at))
-
-    def _keeping(self, at: TaskBox) -> TaskBox:
+    def specified(self, at: TaskBox) -> TaskBox:
+        """See :meth:`ArrayChunks.specified`."""
         return replace(at, spec=replace(at.spec, like=self._like))
 
 

@@ -26,7 +26,7 @@ from shardwrite.errors import SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, changed_meaning
 from shardwrite.format.strategies import as_strategy
-from shardwrite.grid import Shape, ceil_div, ravel, unravel
+from shardwrite.grid import Shape, ceil_div, counts_of, ravel, unravel
 from shardwrite.hdf5.format import describe
 from shardwrite.hdf5.reading import DECODE, Hdf5Store, as_array, refusing
 from shardwrite.hdf5.strategy import Hdf5
@@ -109,7 +109,7 @@ class Adopted(Result):
     def facts(self) -> Facts:
         """Return what is shown of the result, as text and in notebooks."""
         title = "to adopt" if self.is_plan else "adopted before" if self.is_skipped else "adopted"
-        counts = tuple(ceil_div(n, s) for n, s in zip(self.shape, self.shards, strict=True))
+        counts = counts_of(self.shape, self.shards)
         is_grid = sum(count > 1 for count in counts) > 1
         where = f", in a grid of {' x '.join(map(str, counts))}" if is_grid else ""
         rows = [
@@ -148,9 +148,7 @@ class Joined:
     @property
     def counts(self) -> Shape:
         """Number of arrays along each axis."""
-        return tuple(
-            ceil_div(n, s) for n, s in zip(self.whole.grid.shape, self.shards, strict=True)
-        )
+        return counts_of(self.whole.grid.shape, self.shards)
 
     @property
     def chunks_per_part(self) -> Shape:

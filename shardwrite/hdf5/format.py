@@ -12,6 +12,7 @@ which filters, and how large the block before it is. The library of HDF5 makes f
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -47,7 +48,9 @@ _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
-_CHECKSUM_NBYTES = 4
+CHECKSUM_NBYTES = 4
+"""Size of a fletcher32 checksum."""
+
 # version of the filter blosc, and of the format of blosc, which that filter writes into a dataset
 _BLOSC_VERSIONS = (2, 2)
 
@@ -138,7 +141,7 @@ def _codec(filter_: Filter, itemsize: int, *, is_after_checksum: bool) -> list[C
         return [_codec_of("numcodecs.zlib", level=min(_at(values, 0, 6), 9))]
     if number == _SHUFFLE:
         # numcodecs shuffles whole elements only, and a checksum before it adds four bytes.
-        if is_after_checksum and _CHECKSUM_NBYTES % itemsize:
+        if is_after_checksum and CHECKSUM_NBYTES % itemsize:
             return "the filter shuffle after fletcher32"
         size = _at(values, 0, itemsize)
         return [_codec_of("numcodecs.shuffle", elementsize=size)] if size > 1 else []
@@ -199,7 +202,7 @@ def filters_of(codecs: Sequence[Codec], itemsize: int, chunk_nbytes: int) -> tup
     filters: list[Filter] = []
     for place, codec in enumerate(codecs[1:]):
         # A checksum before it adds four bytes, and numcodecs shuffles whole elements only.
-        is_whole = place == 0 or not _CHECKSUM_NBYTES % itemsize
+        is_whole = place == 0 or not CHECKSUM_NBYTES % itemsize
         may_shuffle = is_whole and set(names[1 : place + 1]) <= {"numcodecs.fletcher32"}
         filters.append(_filter(codec, itemsize, chunk_nbytes, may_shuffle=may_shuffle))
     return tuple(filters)
@@ -259,6 +262,9 @@ END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 A program that opens the file for writing cuts it off at that address. Versions from 2 on have a
 checksum behind it.
 """
+
+ADDRESS = struct.Struct("<Q")
+"""How an address stands in a file."""
 
 _NUMBERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 

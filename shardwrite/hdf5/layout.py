@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import StoreError
 from shardwrite.format.frame import HDF5, Layout, Piece
 from shardwrite.format.order import Ranks
 from shardwrite.grid import Shape
-from shardwrite.hdf5.format import END_OF_FILE, Hdf5File
+from shardwrite.hdf5.format import ADDRESS, END_OF_FILE, Hdf5File
+from shardwrite.host.libraries import library
 
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")
@@ -32,7 +32,6 @@ _registered: list[Any] = []
 # first bytes of what stands for a chunk, by which it is told from the library's own data
 _MARK = bytes.fromhex("c5b1709e4dfa2836")
 _MARK_NBYTES = len(_MARK)
-_ADDRESS = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +123,9 @@ class _Recorder:
 
 def require_h5py() -> Any:
     """The module h5py, with the filters of hdf5plugin."""
-    try:
-        import h5py
-        import hdf5plugin
-    except ImportError as error:
-        raise SpecError(
-            f"needs a library that is not installed ({error.name})",
-            field="strategy",
-            value="hdf5",
-            remedy='pip install "shardwrite[hdf5]"',
-        ) from error
+    h5py, hdf5plugin = (
+        library(name, "hdf5", field="strategy", value="hdf5") for name in ("h5py", "hdf5plugin")
+    )
     if not _registered:
         # Files hold the names that filters give themselves. So the same filters are used wherever
         # other libraries have registered theirs.
@@ -234,9 +226,9 @@ def _raise_end(head: Any, nbytes: int, index_nbytes: int) -> None:
     """
     at = END_OF_FILE[0]
     is_known = head[: len(HDF5.magic)] == HDF5.magic and head[len(HDF5.magic)] == 0
-    if not is_known or _ADDRESS.unpack_from(head, at) != (nbytes,):
+    if not is_known or ADDRESS.unpack_from(head, at) != (nbytes,):
         raise _surprise("writes another superblock")
-    _ADDRESS.pack_into(head, at, nbytes + index_nbytes)
+    ADDRESS.pack_into(head, at, nbytes + index_nbytes)
 
 
 def _surprise(what: str) -> StoreError:

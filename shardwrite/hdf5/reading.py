@@ -28,9 +28,9 @@ from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document
-from shardwrite.grid import ceil_div, ravel, unravel
-from shardwrite.hdf5.format import Filter, Mapped, mapped
-from shardwrite.hdf5.shards import stored_chunks
+from shardwrite.grid import ravel, unravel
+from shardwrite.hdf5.format import CHECKSUM_NBYTES, Filter, Mapped, mapped
+from shardwrite.hdf5.shards import chunk_counts, stored_chunks
 from shardwrite.plan.options import resolve_shapes
 from shardwrite.sources import hdf5
 from shardwrite.sources.base import SourceMetadata
@@ -69,12 +69,10 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
 
     - Raises OSError if a chunk is there twice, of which programs read either (`errno` is None).
     """
-    shape, chunks = dataset.shape, dataset.chunks
-    counts = tuple(ceil_div(n, c) for n, c in zip(shape, chunks, strict=True))
     stored = stored_chunks(dataset)
     if stored is None:
         return None
-    ranks = stored[:, :-3] @ np.array([math.prod(counts[n:]) for n in range(1, len(counts) + 1)])
+    ranks = np.ravel_multi_index(tuple(stored[:, :-3].T), chunk_counts(dataset))
     order = np.argsort(ranks, kind="stable")
     ranks, index, places = ranks[order], stored[order, :-3], stored[order, -3:]
     if (np.diff(ranks) == 0).any():
@@ -84,8 +82,8 @@ def locate(dataset: Any, place: str | FileInBucket) -> ChunkTable | None:
         return None
     is_odd: npt.NDArray[np.bool_] = np.not_equal(places[:, 2], 0)
     if dataset.id.get_create_plist().get_nfilters():
-        ends = (index + 1) * np.array(chunks, np.int64)
-        at_edge = ~is_odd & (ends > np.array(shape, np.int64)).any(axis=1)
+        ends = (index + 1) * np.array(dataset.chunks, np.int64)
+        at_edge = ~is_odd & (ends > np.array(dataset.shape, np.int64)).any(axis=1)
         if _is_edge_raw(dataset, index[at_edge], places[at_edge, 1]):
             is_odd |= at_edge
     return ChunkTable(ranks, places[:, 0] + offset, places[:, 1].copy(), is_odd)
@@ -171,8 +169,6 @@ def _base(
 
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
-_CHECKSUM_NBYTES = 4
-
 _WHY_SOME = "filters of the dataset were left out when they were written"
 
 
@@ -212,7 +208,7 @@ class DatasetArray:
         if self.table.is_odd[row]:
             return Member(offset, nbytes, lambda _: self._encoded(rank))
         if self.codecs.is_checked:
-            return Member(offset, nbytes, _without_checksum, max(0, nbytes - _CHECKSUM_NBYTES))
+            return Member(offset, nbytes, _without_checksum, max(0, nbytes - CHECKSUM_NBYTES))
         return Member(offset, nbytes)
 
     @property
@@ -248,7 +244,7 @@ class DatasetArray:
 def _without_checksum(read: Callable[[], bytes]) -> bytes:
     """Bytes of a chunk without the fletcher32 checksum at its end, which is compared."""
     data = read()
-    if len(data) <= _CHECKSUM_NBYTES:
+    if len(data) <= CHECKSUM_NBYTES:
         raise CorruptShardError("too short for its fletcher32 checksum")
     try:
         return bytes(numcodecs.Fletcher32().decode(data))

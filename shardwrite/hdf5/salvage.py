@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Shape, ravel, unravel
+from shardwrite.hdf5.format import ADDRESS
 from shardwrite.hdf5.reading import ChunkTable, as_array, refusing
 from shardwrite.hdf5.shards import dataset_names, end_of_file, names_told, why_unreadable
 from shardwrite.operations.salvage import NewIndex
@@ -209,7 +209,7 @@ def _new_index(metadata: ArrayMetadata, source: Ranges, file: DatasetFile) -> Ne
         at, _, version = end_of_file(bytes(source.read(base, min(_SUPERBLOCK_NBYTES, n - base))))
         if version > _LAST_WITHOUT_CHECKSUM:
             return f"nothing may follow its end: its superblock has version {version}"
-        end = struct.pack("<Q", n + len(suffix))
+        end = ADDRESS.pack(n + len(suffix))
         changes = ((base + at, end), (n, suffix))
         fixed = NewIndex(source, n + len(suffix), file.dataset, changes)
     shard = shard_up_to(metadata, fixed, fixed.nbytes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,8 +22,8 @@ from shardwrite.format.frame import HDF5, Frame, OldShards
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Shape, ShardGrid, ceil_div
-from shardwrite.hdf5.format import END_OF_FILE, describe
+from shardwrite.grid import Shape, ShardGrid, counts_of
+from shardwrite.hdf5.format import ADDRESS, END_OF_FILE, describe
 from shardwrite.hdf5.layout import Hdf5Frame, require_h5py
 from shardwrite.hdf5.strategy import DEFAULT_DATASET, Hdf5, dataset_of
 from shardwrite.read.signatures import magic_at
@@ -130,7 +129,7 @@ def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
     positions, rest = np.divmod(table[:, :-3], np.array(dataset.chunks, np.int64))
     if rest.any() or table[:, -3:-1].sum(axis=1).max(initial=0) > dataset.file.id.get_filesize():
         return None  # it is damaged, and the library might take as much memory as it claims
-    counts = tuple(ceil_div(n, c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    counts = chunk_counts(dataset)
     turned, ranks = _turned(dataset, positions), _ranks(positions, counts)
     if turned is not None:
         others = _ranks(turned, counts)
@@ -141,6 +140,11 @@ def stored_chunks(dataset: Any) -> npt.NDArray[np.int64] | None:
             positions, ranks = turned, others
     table[:, :-3] = positions
     return None if ranks is None else table
+
+
+def chunk_counts(dataset: Any) -> Shape:
+    """Number of chunks of a dataset along each axis."""
+    return counts_of(dataset.shape, dataset.chunks)
 
 
 def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
@@ -159,7 +163,7 @@ def _turned(dataset: Any, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     axis = most.index(None) if most.count(None) == 1 else 0
     if axis == 0 or not len(positions) or positions[:, :axis].any():
         return None
-    counts = [ceil_div(n, c) for n, c in zip(most[:axis], dataset.chunks[:axis], strict=True)]
+    counts = counts_of(most[:axis], dataset.chunks[:axis])
     turned = positions.copy()
     turned[:, axis], numbers = np.divmod(positions[:, axis], math.prod(counts))
     turned[:, :axis] = np.stack(np.unravel_index(numbers, counts), axis=1)
@@ -170,9 +174,7 @@ def _ranks(positions: npt.NDArray[np.int64], counts: Shape) -> npt.NDArray[np.in
     """Row-major ranks of positions in a grid; None if some are outside."""
     if (positions >= np.array(counts, np.int64)).any():
         return None
-    ranks: npt.NDArray[np.int64] = positions @ np.array(
-        [math.prod(counts[n:]) for n in range(1, len(counts) + 1)], np.int64
-    )
+    ranks: npt.NDArray[np.int64] = np.ravel_multi_index(tuple(positions.T), counts)
     return ranks
 
 
@@ -185,9 +187,8 @@ def _is_read(
     """
     if ranks is None:
         return False
-    counts = [ceil_div(n, c) for n, c in zip(dataset.shape, dataset.chunks, strict=True)]
     rank = ranks[0] if others is None else np.setdiff1d(ranks, others)[0]
-    place = np.unravel_index(int(rank), counts)
+    place = np.unravel_index(int(rank), chunk_counts(dataset))
     position = tuple(int(i) * c for i, c in zip(place, dataset.chunks, strict=True))
     try:
         dataset.id.read_direct_chunk(position)
@@ -202,8 +203,6 @@ def _is_read(
 _COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}},)
 
 _MAX_NAMES = 10
-
-_ADDRESS = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,9 +394,9 @@ def end_of_file(data: bytes) -> tuple[int, int, int]:
     at = END_OF_FILE.get(version)
     if at is None:
         raise ValueError(f"a superblock of version {version}, which is not known here")
-    if len(data) < at + _ADDRESS.size:
+    if len(data) < at + ADDRESS.size:
         raise ValueError("there is no whole superblock")
-    return at, _ADDRESS.unpack_from(data, at)[0], version
+    return at, ADDRESS.unpack_from(data, at)[0], version
 
 
 def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -> str:
@@ -412,7 +411,7 @@ def why_unreadable(metadata: ArrayMetadata, source: Ranges, index: ShardIndex) -
     table = index.table[~index.is_empty].astype(np.int64)
     if at is None or ((table[:, 0] <= at) & (at < table.sum(axis=1))).any():
         return ""  # in a plain shard, these may be the values of an inner chunk
-    nbytes = min(source.nbytes - at, max(END_OF_FILE.values()) + _ADDRESS.size)
+    nbytes = min(source.nbytes - at, max(END_OF_FILE.values()) + ADDRESS.size)
     try:
         _, end, _ = end_of_file(bytes(source.read(at, nbytes)))
     except (IndexError, ValueError) as error:

@@ -125,12 +125,20 @@ def _since_its_start(pid: int) -> tuple[str, str]:
     return _pid_namespace(), _started(pid)
 
 
+@cache
+def _user(number: int) -> str:  # noqa: ARG001 (a process may become that of another user)
+    """Name of the user of this process; empty if it has none, as in a container.
+
+    On clusters, a server may have to be asked for it.
+    """
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return ""
+
+
 def this_process() -> Process:
     """Identity of this process, with all fields but the token of a claim."""
     job = next((f"{name}={os.environ[name]}" for name in _JOBS if name in os.environ), "")
-    user = ""
-    with contextlib.suppress(KeyError, OSError):  # in a container, the user may have no name
-        user = getpass.getuser()
     pids, started = _since_its_start(os.getpid())
     return Process(
         host=socket.gethostname(),
@@ -141,7 +149,7 @@ def this_process() -> Process:
         started=started,
         ttl=lease_times()[1],
         job=job,
-        user=user,
+        user=_user(os.getuid()),
     )
 
 

@@ -105,18 +105,11 @@ def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
 
 def _memory_cell(plan: PlanFacts) -> str:
     memory, resources = plan.memory, plan.resources
-    shares = (
-        ("source chunks", memory.source_nbytes),
-        ("source chunks that a later task needs, too", memory.border_nbytes),
-        ("encoding", memory.encode_nbytes),
-        ("encoded data that wait for their shard", memory.waiting_nbytes),
-        ("shards that wait until they are put", memory.held_nbytes),
-    )
     return (
         f"at most {human(memory.total_nbytes)} per process "
         f"with {counted(resources.n_threads, 'thread')}; "
         f"limit {human(resources.memory_limit_nbytes)}"
-    ) + "".join(f"\n{human(nbytes)} for {what}" for what, nbytes in shares if nbytes)
+    ) + "".join(f"\n{human(nbytes)} for {what}" for nbytes, what in memory.parts if nbytes)
 
 
 def _tasks(plan: PlanFacts) -> str:

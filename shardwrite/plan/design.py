@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.grid import Shape, ShardGrid, ceil_div
+from shardwrite.grid import Shape, ShardGrid, ceil_div, counts_of
 from shardwrite.results import human
 
 # ---- What the sizes are aimed at
@@ -181,18 +181,18 @@ def auto_shards(
         max(sizes, default=1) % c == 0 or len(sizes) == 1
         for sizes, c in zip(source_chunks, chunks, strict=True)
     )
-    if low <= nbytes <= high and aligned and _n_boxes(shape, by_source) <= most_files:
+    if low <= nbytes <= high and aligned and math.prod(counts_of(shape, by_source)) <= most_files:
         return by_source, f"one for each chunk of the source, {human(nbytes)} decoded"
     target = SHARD_NBYTES
     while True:
         box = shards_within(shape, itemsize, chunks, target)
-        if _n_boxes(shape, box) <= most_files or 2 * target > LARGEST_NBYTES:
+        if math.prod(counts_of(shape, box)) <= most_files or 2 * target > LARGEST_NBYTES:
             break
         target *= 2
     steps = steps_of(source_chunks)
     why = f"aimed at {human(low)} to {human(high)} a file"
     if target > SHARD_NBYTES:
-        why = f"so large because of the number of files, {_n_boxes(shape, box):,}"
+        why = f"so large because of the number of files, {math.prod(counts_of(shape, box)):,}"
     if not nests(box, steps):
         nested = shards_within(shape, itemsize, chunks, target, steps=steps)
         if low <= itemsize * math.prod(nested) <= target:
@@ -232,10 +232,6 @@ def _sides_along(shape: Shape, steps: Sequence[int | None]) -> Sides:
 def _along_source(n: int, step: int) -> list[int]:
     """Sides that divide source chunks, or are several of them."""
     return [*divisors(step), *(step * k for k in powers(n // step) if k > 1)]
-
-
-def _n_boxes(shape: Shape, box: Shape) -> int:
-    return math.prod(ceil_div(n, side) for n, side in zip(shape, box, strict=True))
 
 
 # ---- What a read costs
@@ -438,7 +434,7 @@ def _combined(axes: Sequence[_Pieces]) -> _Pieces:
 
 
 def _of_file(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
-    """Reads of a file: of its index and of each inner chunk, or of the whole."""
+    """Number of reads of a file, and their bytes: of index and inner chunks, or of the whole."""
     n_wanted, n_there = math.prod(pieces.wanted), math.prod(pieces.there)
     is_whole = n_wanted >= how.whole_share * n_there
     n_read = np.where(is_whole, n_there * pieces.there_share, n_wanted * pieces.wanted_share)
@@ -447,8 +443,9 @@ def _of_file(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats
 
 
 def _of_ranges(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
-    """Requests for the end of an object, which has the index, and for stretches of inner chunks.
+    """Number of requests for ranges of an object, and their bytes.
 
+    The first is for the end of the object, which has the index, the others for inner chunks.
     Inner chunks lie in row-major order. Those with small gaps between them are one stretch.
     """
     size = stored.chunk_nbytes * pieces.there_share  # of an inner chunk, on average
@@ -591,7 +588,8 @@ def _shards_for(
             shards = shards_within(
                 shape, itemsize, chunks, wanted, steps=along, weights=proportions
             )
-            if _n_boxes(shape, shards) <= limits.most_files or 2 * wanted > limits.most_nbytes:
+            n_files = math.prod(counts_of(shape, shards))
+            if n_files <= limits.most_files or 2 * wanted > limits.most_nbytes:
                 break
             wanted *= 2
         if _keeps(shape, itemsize, shards, limits):
@@ -601,7 +599,7 @@ def _shards_for(
 def _keeps(shape: Shape, itemsize: int, shards: Shape, limits: Limits) -> bool:
     least = min(SMALLEST_FILE, limits.most_nbytes, itemsize * math.prod(shape))
     return (
-        _n_boxes(shape, shards) <= limits.most_files
+        math.prod(counts_of(shape, shards)) <= limits.most_files
         and least <= itemsize * math.prod(shards) <= limits.most_nbytes
     )
 

@@ -28,9 +28,6 @@ class Requests:
     # nothing for them.
     n_put: int = 0
     n_get: int = 0
-    # Number of objects that are put, of objects and ranges that are read or looked at (GET and
-    # HEAD), and of lists. A list names up to 1,000 objects. Removals are not counted: services take
-    # nothing for them.
     n_list: int = 0
 
     def __add__(self, other: Requests) -> Requests:
@@ -128,8 +125,18 @@ class MemoryEstimate:
     @property
     def total_nbytes(self) -> int:
         """Sum of all parts, in bytes."""
-        encoding = self.encode_nbytes + self.waiting_nbytes + self.held_nbytes
-        return self.source_nbytes + self.border_nbytes + encoding
+        return sum(nbytes for nbytes, _ in self.parts)
+
+    @property
+    def parts(self) -> list[tuple[int, str]]:
+        """Bytes of each part, and what they are for."""
+        return [
+            (self.source_nbytes, "source chunks"),
+            (self.border_nbytes, "source chunks that a later task needs, too"),
+            (self.encode_nbytes, "encoding"),
+            (self.waiting_nbytes, "encoded data that wait for their shard"),
+            (self.held_nbytes, "shards that wait until they are put"),
+        ]
 
 
 def n_at_once(shard_nbytes: int) -> int:

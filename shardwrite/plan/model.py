@@ -558,14 +558,7 @@ class PlanFacts:
         if n_threads > 1:
             remedy = f"use fewer threads per process, or {remedy}"
         threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
-        parts = [
-            (self.memory.source_nbytes, "for chunks of the source"),
-            (self.memory.border_nbytes, "for those that wait for a second task"),
-            (self.memory.encode_nbytes, "to encode inner chunks"),
-            (self.memory.waiting_nbytes, "for encoded chunks that wait for their shard"),
-            (self.memory.held_nbytes, "for shards that wait until they are put"),
-        ]
-        shares = [f"{nbytes:,} {purpose}" for nbytes, purpose in parts if nbytes]
+        shares = [f"{nbytes:,} for {what}" for nbytes, what in self.memory.parts if nbytes]
         listed = " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
         raise PlanError(
             f"a worker process of {threads} needs {needed:,} bytes and may use {allowed:,}; "

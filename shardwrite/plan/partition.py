@@ -17,7 +17,7 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import PlanError, SpecError
-from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, counts_of, unravel
 from shardwrite.plan.edges import Edges, Runs, condensed, filled
 from shardwrite.records import Record
 
@@ -145,7 +145,7 @@ def make_partition(
     task_size = max(1, task_nbytes // itemsize)
     largest_source = tuple(max(1, edges.longest) for edges in source_edges)
     group = _group_counts(grid, largest_source, task_size, most_source_chunks)
-    check_cut(grid.shape, [ceil_div(n, k) for n, k in zip(grid.counts, group, strict=True)])
+    check_cut(grid.shape, counts_of(grid.counts, group))
     group_edges = tuple(
         Edges.regular(n, k * s) for n, k, s in zip(grid.shape, group, grid.shards, strict=True)
     )
@@ -174,7 +174,7 @@ def _group_counts(
             others = math.prod(extent[:axis] + extent[axis + 1 :])
             room = task_size // max(1, others * grid.shards[axis])
             if most_source_chunks is not None:
-                n_each = [ceil_div(e, m) for e, m in zip(extent, largest_source, strict=True)]
+                n_each = counts_of(extent, largest_source)
                 n_others = math.prod(n_each[:axis] + n_each[axis + 1 :])
                 room = min(
                     room,
@@ -336,7 +336,7 @@ def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None
             f"a shard holds at most {_MAX_CHUNKS_PER_SHARD:,}"
         )
         raise SpecError("holds too many inner chunks", field="shards", value=shards, remedy=remedy)
-    n_shards = _n_shards(shape, shards)
+    n_shards = math.prod(counts_of(shape, shards))
     if n_shards > MAX_SHARDS:
         remedy = f"give larger shards: at most {MAX_SHARDS:,} can be planned"
         raise SpecError(f"makes {n_shards:,} shards", field="shards", value=shards, remedy=remedy)
@@ -377,7 +377,7 @@ def check_chunks(shape: Shape, chunks: Shape) -> None:
 
     - Raises SpecError if there were more than `MAX_SHARDS` chunks. The error names their number.
     """
-    n_chunks = _n_shards(shape, chunks)
+    n_chunks = math.prod(counts_of(shape, chunks))
     if n_chunks > MAX_SHARDS:
         remedy = (
             f"give larger ones, at most {MAX_SHARDS:,}; "
@@ -389,7 +389,7 @@ def check_chunks(shape: Shape, chunks: Shape) -> None:
 def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
     """Refuse to let an array grow beyond the number of shards that can be read."""
     check_extents("shape", tuple(shape), shape)
-    n_shards = _n_shards(shape, grid.shards)
+    n_shards = math.prod(counts_of(shape, grid.shards))
     if n_shards > max(MAX_SHARDS, grid.n_shards):
         remedy = f"write nearer to the array's end: at most {MAX_SHARDS:,} can be looked at"
         raise SpecError(
@@ -456,7 +456,3 @@ def _too_many_tasks(shape: Shape, n_tasks: int) -> PlanError:
         allowed_nbytes=0,
         remedy="make the array with create(), and write it region by region",
     )
-
-
-def _n_shards(shape: Sequence[int], shards: Shape) -> int:
-    return math.prod(ceil_div(n, s) for n, s in zip(shape, shards, strict=True))

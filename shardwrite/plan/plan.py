@@ -303,9 +303,6 @@ class Part:
         )
 
 
-# ---- Choice of a plan: the size of tasks, and whether one task encodes and commits
-
-
 # ---- Memory of tasks that copy encoded inner chunks
 
 
@@ -348,7 +345,7 @@ def copied_nbytes(plan: PlanFacts, *, decodes: bool) -> int:
     return needed
 
 
-# ---- Choice of a plan
+# ---- Choice of a plan: the size of tasks, and whether one task encodes and commits
 
 
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)

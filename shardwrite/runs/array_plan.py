@@ -5,6 +5,7 @@ Nothing is read or written here.
 Values of a dask array are a source of chunks. If tasks do not share this process's memory, a task
 of its own cuts each chunk that reaches beyond a task's box. So only the elements that are needed
 are sent. Otherwise each task cuts its chunks itself, because that copies nothing.
+Thin slabs are made and cut a few at a time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import contextlib
 import functools
 import itertools
 import math
+import operator
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -53,7 +55,7 @@ from shardwrite.plan.plan import Plan, Update, make_plan
 from shardwrite.results import counted
 from shardwrite.runs.source_array import ref_of
 from shardwrite.stores.base import Store
-from shardwrite.write.tasks import SourcePieces, cut_block, encode_block, write_group
+from shardwrite.write.tasks import Row, SourcePieces, cut_block, encode_block, write_group
 
 if TYPE_CHECKING:
     from shardwrite.runs.job import Key, TaskBox
@@ -64,6 +66,12 @@ __all__ = ["ArrayChunks", "waves_reruns"]
 # ---- Values as a source of chunks
 
 
+SMALL_NBYTES = 2**20
+"""Bytes that a task copies in about the time that it takes to schedule it."""
+
+_ROWS_FOR_THREAD = 4  # at least, so that all threads make rows of chunks
+
+
 class ArrayChunks:
     """Values of a dask array."""
 
@@ -72,6 +80,7 @@ class ArrayChunks:
     def __init__(self, x: dask.array.Array, region: Box | None = None) -> None:
         self.x, self.region = x, region
         self._spans: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {}
+        self._rows: dict[str, tuple[int, int]] = {}  # axis and chunks of rows, by the name of tasks
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -90,11 +99,15 @@ class ArrayChunks:
 
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
-        return self._tasks(write_group, at)
+        return self._tasks(write_group, self.specified(at))
 
     def encode(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
-        return self._tasks(encode_block, at)
+        return self._tasks(encode_block, self.specified(at))
+
+    def specified(self, at: TaskBox) -> TaskBox:
+        """What tasks are told, to which a subclass may add something."""
+        return at
 
     def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
         """See :class:`ChunkSource`."""
@@ -115,6 +128,10 @@ class ArrayChunks:
         ):
             return None
         spans = [(edges[i], edges[i + 1]) for edges, i in zip(self.edges, index, strict=True)]
+        if key[0] in self._rows:
+            axis, n = self._rows[key[0]]
+            ((_, start, stop),) = self._spans_of_rows(axis, n, [index[axis]])
+            spans[axis] = start, stop
         return Box(tuple(a for a, _ in spans), tuple(b for _, b in spans))
 
     def _tasks(self, function: Any, at: TaskBox) -> dict[Key, Any]:
@@ -125,6 +142,13 @@ class ArrayChunks:
         tasks: dict[Key, Any] = {}
         pieces, keys = [], []
         spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(at.box.bounds)]
+        axis, n_in_row = self._row(at)
+        name = self.x.name
+        if n_in_row > 1:
+            numbers = dict.fromkeys(span[0] // n_in_row for span in spans[axis])
+            spans[axis] = self._spans_of_rows(axis, n_in_row, numbers)
+            name = f"{self.x.name}-rows-{axis}-{n_in_row}"
+            self._rows[name] = axis, n_in_row
         grid = at.spec.metadata.grid
         for number, combination in enumerate(itertools.product(*spans)):
             chunk = Box(tuple(c[1] for c in combination), tuple(c[2] for c in combination))
@@ -132,8 +156,10 @@ class ArrayChunks:
                 index in at.skip for index in grid.shards_in(chunk.intersect(at.box))
             ):
                 continue
-            key: Key = (self.x.name, *(c[0] for c in combination))
-            if not at.shares_memory and not at.box.contains(chunk):
+            key: Key = (name, *(c[0] for c in combination))
+            if n_in_row > 1:
+                tasks[key] = self._row_task(key, axis, n_in_row)
+            if n_in_row > 1 or not (at.shares_memory or at.box.contains(chunk)):
                 inside = chunk.intersect(at.box)
                 cut_key = (f"shardwrite-cut-{at.name}", *at.key[1:], number)
                 tasks[cut_key] = Task(cut_key, cut_block, TaskRef(key), chunk, inside, self.dtype)
@@ -143,6 +169,52 @@ class ArrayChunks:
         where = SourcePieces(at.box, tuple(pieces), at.skip)
         tasks[at.key] = Task(at.key, function, at.spec, where, List(*keys))
         return tasks
+
+    def _row(self, at: TaskBox) -> tuple[int, int]:
+        """Axis along which one task makes several chunks, from which others cut, and how many.
+
+        Slabs that are thinner than an inner chunk would otherwise take a task for each slab and
+        box.
+        """
+        if at.shares_memory:
+            return 0, 1
+        grid, block, resources = (
+            at.spec.metadata.grid,
+            at.plan.partition.largest_block,
+            at.plan.resources,
+        )
+        longest = [edges.longest for edges in self.edges]
+        thin = [axis for axis, n in enumerate(longest) if 0 < n < grid.chunks[axis]]
+        if not thin or all(map(operator.le, longest, block)):
+            return 0, 1
+        axis, n_threads = thin[0], resources.n_processes * resources.n_threads
+        piece_nbytes = max(1, self.dtype.itemsize * math.prod(map(min, longest, block)))
+        most = min(
+            grid.chunks[axis] // longest[axis],
+            SMALL_NBYTES // piece_nbytes,
+            math.prod(self.x.numblocks) // (_ROWS_FOR_THREAD * n_threads),
+        )
+        # No row reaches into another wave, which would make it once more.
+        nested = (n for n in range(most, 1, -1) if block[axis] % (n * longest[axis]) == 0)
+        return axis, next(nested, 1)
+
+    def _row_task(self, key: Key, axis: int, n: int) -> Task:
+        """Task that makes the chunks of a row."""
+        index = list(key[1:])
+        sizes = self.x.chunks[axis][index[axis] * n : (index[axis] + 1) * n]
+        index[axis] *= n
+        keys = [
+            TaskRef((self.x.name, *index[:axis], index[axis] + i, *index[axis + 1 :]))
+            for i in range(len(sizes))
+        ]
+        return Task(key, Row, List(*keys), axis, tuple(map(int, sizes)))
+
+    def _spans_of_rows(
+        self, axis: int, n: int, numbers: Iterable[int]
+    ) -> list[tuple[int, int, int]]:
+        """Number, start and stop of some rows of chunks."""
+        edges = self.edges[axis]
+        return [(i, edges[i * n], edges[min((i + 1) * n, edges.n_pieces)]) for i in numbers]
 
     def _overlapped(self, axis: int, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Number, start and stop of each chunk under an interval, along one axis."""

@@ -56,7 +56,7 @@ from shardwrite.journal.rundir import holding, run_at
 from shardwrite.place.target import Target, untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
-from shardwrite.runs.array_plan import BY_CHUNKS, warn_of_unnamed
+from shardwrite.runs.array_plan import BY_CHUNKS, SMALL_NBYTES, warn_of_unnamed
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.job import Job, RunOptions, in_one_state
 from shardwrite.runs.result import (
@@ -70,6 +70,7 @@ from shardwrite.runs.session import Session, finish_together
 from shardwrite.seams import resolve
 from shardwrite.stores.looking import parse_document, read_limit
 from shardwrite.write.context import GroupReport
+from shardwrite.write.tasks import Row, cut_block
 
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
@@ -396,10 +397,6 @@ def _missing(
 # ---- Fusion of source tasks with the tasks that need them
 
 
-# bytes that a task copies in about the time that it takes to schedule it
-_SMALL_NBYTES = 2**20
-
-
 def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
     """Whether to fuse source tasks with the tasks that write groups.
 
@@ -411,18 +408,24 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
     n_threads = engine.n_processes * engine.n_threads
     n_groups, is_small = (
         plan.partition.n_groups,
-        plan.raw_nbytes <= _SMALL_NBYTES * plan.source.n_tasks,
+        plan.raw_nbytes <= SMALL_NBYTES * plan.source.n_tasks,
     )
     is_better = plan.source.n_chunks <= n_groups or (is_small and n_groups >= n_threads)
     return engine.gains_by_fusion and plan.partition.is_fused and is_better
 
 
-def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
+def fuse_source(
+    graph: HighLevelGraph, keys: Sequence[Any], *, only_chains: bool = False
+) -> HighLevelGraph:
     """Fuse each of `keys` with the tasks that only it needs.
 
     Tasks with annotations of dask, such as resources or a number of retries, are not fused. They
     would run without them.
 
+    Rows of source chunks are fused with these chunks in any case.
+
+    - `only_chains`: fuse tasks anywhere that follow each other and need nothing else, and no
+      others, which may run at the same time.
     - Returns: a graph without the tasks that no result needs. It has one layer if tasks were fused.
     """
     culled = graph.cull(set(keys))
@@ -439,17 +442,48 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     )
     n_needed = Counter(itertools.chain.from_iterable(needs.values()))
     wanted = set(keys)
-    for key in keys:
-        own = [key]
+
+    made_by = {key: getattr(task, "func", None) for key, task in tasks.items()}
+
+    def is_taken(key: Any) -> bool:
+        """Whether a task goes into the only one that needs it."""
+        if n_needed[key] > 1 or key in wanted or not isinstance(tasks[key], Task):
+            return False
+        if made_by[key] is not cut_block or all(n_needed[one] == 1 for one in needs[key]):
+            return True
+        _, chunk, _, dtype = tasks[key].args
+        return bool(chunk.size * dtype.itemsize <= SMALL_NBYTES)  # else all of it would be sent
+
+    def taken(key: Any) -> list[Any]:
+        if not isinstance(tasks[key], Task):  # as in graphs that users have made by hand
+            return []
+        needed = [one for one in needs[key] if isinstance(tasks[one], Task)]
+        is_chain = len(needed) == 1 or made_by[key] is Row
+        return [] if only_chains and not is_chain else [*filter(is_taken, needed)]
+
+    inner = {one for key in tasks for one in taken(key)} if only_chains else set[Any]()
+    heads = tasks if only_chains else [*keys, *(key for key in tasks if made_by[key] is Row)]
+    is_fused = False
+    for key in [key for key in heads if key not in inner]:
+        own = [key] if key in tasks else []
         for one in own:  # the list grows during the loop
-            alone = [
-                needed for needed in needs[one] if n_needed[needed] == 1 and needed not in wanted
-            ]
-            own += [needed for needed in alone if isinstance(tasks[needed], Task)]
+            own += taken(one)
         if len(own) > 1:
-            tasks[key] = Task.fuse(*map(tasks.pop, own), key=key)
+            tasks[key], is_fused = Task.fuse(*map(tasks.pop, own), key=key), True
+    if not is_fused:
+        return culled
     layers: Any = {"shardwrite-fused": tasks}
     return HighLevelGraph(layers, {"shardwrite-fused": set()})
+
+
+def _fused(
+    graph: HighLevelGraph, keys: Sequence[Any], sessions: Sequence[Session], engine: Engine
+) -> HighLevelGraph:
+    """The graph of some sessions with as few tasks as are good for the engine."""
+    if not engine.gains_by_fusion:
+        return graph
+    is_worth_it = all(is_worth_fusing(session.job.plan, engine) for session in sessions)
+    return fuse_source(graph, keys, only_chains=not is_worth_it)
 
 
 # ---- Watch over an array that is copied
@@ -648,8 +682,7 @@ def compute_together(sessions: Sequence[Session], engine: Engine, on_report: OnR
     }
     if collectors:
         wanted = [key for own in keys for key in own]
-        if all(is_worth_fusing(session.job.plan, engine) for session in sessions):
-            graph = fuse_source(graph, wanted)
+        graph = _fused(graph, wanted, sessions, engine)
         _compute(
             graph, wanted, sessions, engine, lambda key, report: collectors[key[0]](key, report)
         )
@@ -696,17 +729,14 @@ def _compute_wave(
     if not session.job.is_staged:
         for piece in _pieces(session, left):
             graph, keys = builder.committing(piece)
-            fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
-            _compute(fused, keys, [session], engine, collect)
+            graph = _fused(graph, keys, [session], engine)
+            _compute(graph, keys, [session], engine, collect)
         return
     graph, block_keys = builder.encode(left)
     encoded: dict[Any, Any] = {}
-    engine.run(
-        graph,
-        [key for keys in block_keys.values() for key in keys],
-        encoded.__setitem__,
-        _explainer([session]),
-    )
+    keys = [key for keys in block_keys.values() for key in keys]
+    graph = _fused(graph, keys, [session], engine)
+    engine.run(graph, keys, encoded.__setitem__, _explainer([session]))
     layer, keys = builder.commit(
         {rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()}
     )

@@ -218,6 +218,7 @@ class TaskBox:
     spec: WriteSpec  # facts that every task needs
     box: Box  # the box, in coordinates of the plan's grid
     skip: frozenset[Shape]  # positions of shards in the box that are done already
+    plan: Plan  # the plan that the box is of
     shares_memory: bool  # whether tasks take their inputs from this process without a copy
 
 

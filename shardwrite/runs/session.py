@@ -168,6 +168,7 @@ class GroupGraph:
             spec=self.spec,
             box=box,
             skip=skip,
+            plan=self.plan,
             shares_memory=self.shares_memory,
         )
 

@@ -14,6 +14,8 @@ from shardwrite.results import human
 
 GAP = 255  # cell of a picture without a shard
 
+CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
+
 _SEVERITY = np.array([2, 1, 0, 3, 4], np.uint8)  # by state: a cell shows its most severe one
 
 _BY_SEVERITY = np.argsort(_SEVERITY).astype(np.uint8)

@@ -11,6 +11,7 @@ from shardwrite.grid import unravel
 from shardwrite.read.census import STATES, Census, ShardState
 from shardwrite.results import Facts, human
 from shardwrite.show.fold import (
+    CELLS_WITH_LINES,
     GAP,
     PALETTE,
     Folded,
@@ -29,7 +30,6 @@ _PROBLEMS = {
     "bad": "A bad shard has a fault. A report names each of them.",
 }
 _CELL_PX, _PICTURE_PX = 24.0, 720
-_CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
 
 
 def html(census: Census) -> str:
@@ -100,7 +100,7 @@ def _rects(census: Census, picture: Folded) -> Iterator[str]:
 
     In a large picture, neighbouring shards of one state other than written share a rectangle.
     """
-    has_lines = max(picture.states.shape) <= _CELLS_WITH_LINES
+    has_lines = max(picture.states.shape) <= CELLS_WITH_LINES
     size = 0.94 if has_lines else 1
     fills = [hex_of(colour) for colour in PALETTE.tolist()]
     for y, (states, shades) in enumerate(

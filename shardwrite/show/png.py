@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.errors import SpecError
 from shardwrite.grid import unravel
+from shardwrite.host.libraries import library
 from shardwrite.read.census import Census
 from shardwrite.results import human
 from shardwrite.show.fold import (
+    CELLS_WITH_LINES,
     GAP,
     PALETTE,
     SIZE_COLOURS,
@@ -29,7 +30,6 @@ _LIGHT, _DARK = ((255, 255, 255), "#1b1f24"), ((20, 23, 27), "#e6e9ec")
 _INCHES, _DPI = (8.0, 6.0), 150
 # most cells along each axis: each has at least two pixels, or scaling could hide a bad one
 _CELLS = 300
-_CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
 _N_TICKS = 8
 
 
@@ -38,18 +38,12 @@ def write_png(census: Census, path: str | os.PathLike[str], *, is_dark: bool = F
 
     - `path`: file to write. An existing file is replaced.
     """
-    try:
-        # not pyplot, which keeps figures in memory and may need a display
-        from matplotlib.figure import Figure
-        from matplotlib.legend_handler import HandlerTuple
-        from matplotlib.patches import Patch
-    except ImportError:
-        raise SpecError(
-            "needs a package that is not installed",
-            field="png",
-            value="matplotlib",
-            remedy='pip install "shardwrite[plot]"',
-        ) from None
+    # not pyplot, which keeps figures in memory and may need a display
+    library("matplotlib.figure", "plot", field="png", value=os.fspath(path))
+    from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.patches import Patch
+
     picture = fold(census.states, census.stored_nbytes, _CELLS, _CELLS)
     ground, ink = _DARK if is_dark else _LIGHT
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained", facecolor=hex_of(ground))
@@ -85,7 +79,7 @@ def write_png(census: Census, path: str | os.PathLike[str], *, is_dark: bool = F
 def _draw_lines(axes: Any, picture: Folded, ground: str) -> None:
     """Draw lines of the ground's colour between the cells, if there is room for them."""
     rows, columns = picture.states.shape
-    if max(rows, columns) <= _CELLS_WITH_LINES:
+    if max(rows, columns) <= CELLS_WITH_LINES:
         width = min(1.5, 40 / max(rows, columns))
         axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, ground, linewidth=width)
         axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, ground, linewidth=width)

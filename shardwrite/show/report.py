@@ -585,6 +585,7 @@ def _over_time(report: RunReport) -> Iterator[Chart]:
 
 
 def _unit_of_bytes(largest: float) -> tuple[float, str]:
+    """Size in bytes and name of the unit in which sizes up to one are shown."""
     units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
     return next((unit for unit in units if largest >= unit[0]), (1.0, "B"))
 

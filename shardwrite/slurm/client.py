@@ -25,6 +25,9 @@ LOOK_SECONDS = 1.0
 
 An answer then comes within two seconds, whatever SLURM does.
 """
+_FORGOTTEN, _COMPLETED = "Invalid job id", "already completing or completed"
+"""What SLURM's commands say of jobs that are over."""
+
 _deadline: ContextVar[float] = ContextVar("shardwrite_slurm_deadline", default=math.inf)
 
 
@@ -126,27 +129,23 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
 
     - Raises SubmitError if `squeue` cannot be called, fails, or does not answer.
     """
-    if not ids:
-        return []
-    try:
-        text = _run(
-            [
-                "squeue",
-                "--noheader",
-                "--array",
-                f"--jobs={','.join(ids)}",
-                "--format=%i|%T|%r|%N|%L",
-            ]
-        )
-    except SubmitError as error:
-        if "Invalid job id" in error.message:  # SLURM has forgotten the jobs
-            return []
-        raise
     return [
         dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True))
-        for line in text.split("\n")
+        for line in _squeue(ids, "--format=%i|%T|%r|%N|%L").split("\n")
         if line
     ]
+
+
+def _squeue(ids: Sequence[str], *how: str) -> str:
+    """What `squeue` prints of the tasks of jobs; nothing if SLURM has forgotten the jobs."""
+    if not ids:
+        return ""
+    try:
+        return _run(["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", *how])
+    except SubmitError as error:
+        if _FORGOTTEN in error.message:
+            return ""
+        raise
 
 
 def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -158,24 +157,7 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
 
     - Raises SubmitError if `squeue` cannot be called, fails, or does not answer.
     """
-    if not ids:
-        return {}
-    try:
-        text = _run(
-            [
-                "squeue",
-                "--noheader",
-                "--array",
-                "--states=all",
-                f"--jobs={','.join(ids)}",
-                "--format=%A|%i|%T",
-            ]
-        )
-    except SubmitError as error:
-        if "Invalid job id" not in error.message:
-            raise
-        text = ""
-    found = _ended(text)
+    found = _ended(_squeue(ids, "--states=all", "--format=%A|%i|%T"))
     forgotten = [job for job in ids if not any(_is_of(name, job) for name, _ in found.values())]
     if forgotten:
         # Many sites have no accounting. Tasks that nobody knows are left out.
@@ -255,9 +237,7 @@ def cancel(ids: Sequence[str], seconds: float | None = None) -> None:
     try:
         _run(["scancel", *ids], seconds=seconds)
     except SubmitError as error:
-        if not any(
-            said in error.message for said in ("Invalid job id", "already completing or completed")
-        ):
+        if not any(said in error.message for said in (_FORGOTTEN, _COMPLETED)):
             raise
 
 

@@ -30,6 +30,7 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
 from shardwrite.records import Record
 from shardwrite.results import human, table_text
+from shardwrite.slurm.inside import networks
 from shardwrite.slurm.notes import write_note
 from shardwrite.stores.looking import parse_json
 
@@ -63,8 +64,6 @@ class Examination(Record):
     # examined directory
     scratch: str
     scratch_type: str
-    # Directory for scratch files, and the types of the file systems of this directory and of the
-    # examined directory
     directory_type: str
     interfaces: tuple[str, ...]  # names of the network interfaces
     # What went wrong when file operations were tried in the examined directory
@@ -87,7 +86,7 @@ def examine(directory: Path, environ: Mapping[str, str]) -> Examination:
         scratch=scratch,
         scratch_type=file_system(Path(scratch)),
         directory_type=file_system(directory),
-        interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
+        interfaces=tuple(networks()),
         faults=tuple(_faults(directory)),
     )
 

@@ -18,11 +18,9 @@ The disk tells what has been written. Nothing here is needed to know it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import shutil
-import socket
 import tempfile
 import threading
 import time as clock
@@ -48,6 +46,7 @@ from shardwrite.errors import (
     SubmitError,
 )
 from shardwrite.host.environment import LOOPBACK, configured, exports
+from shardwrite.host.libraries import library
 from shardwrite.host.stopping import (
     has_ended,
     is_draining,
@@ -58,6 +57,7 @@ from shardwrite.host.stopping import (
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
+from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS, check_network, networks
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
 from shardwrite.slurm.keywords import CORES, MEMORY, TIME, ClusterArguments
@@ -67,9 +67,6 @@ from shardwrite.slurm.script import Settings, directives_of, memory_nbytes, one_
 # ---- Settings of the workers, as arguments of `dask_jobqueue.SLURMCluster`
 
 
-# Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
-# task is not the cause.
-_ALLOWED_FAILURES = 100
 DEATH_SECONDS = 120  # after which a worker that reaches no scheduler ends
 _NANNY_NBYTES = 128 * 2**20  # memory of the nanny, which is in the job too
 _SHARE = 0.9  # of the remaining memory of the job, for the worker
@@ -85,17 +82,9 @@ _SCRATCH = (
     '    if [ -d "$place" ] && [ -w "$place" ]; then SHARDWRITE_SCRATCH=$place; fi',
     "done",
 )
-_ENVIRONMENT = (
-    (
-        "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False "
-        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"
-    ),
-    (
-        "export DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=60s "
-        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=120s"
-    ),
-    'export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES="[]"',
-)
+_ENVIRONMENT = [
+    f'export DASK_{name.upper().replace(".", "__")}="{value}"' for name, value in OF_WORKERS.items()
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +145,8 @@ def workers_of(asked: ClusterArguments) -> Workers:
 
 
 def package() -> Any:
-    """Import dask_jobqueue, which is an optional dependency."""
-    try:
-        return importlib.import_module("dask_jobqueue")
-    except ImportError as error:
-        remedy = 'pip install "shardwrite[slurm]"'
-        raise SpecError(
-            f"{error}, which submits workers", field="cluster", value="slurm", remedy=remedy
-        ) from None
+    """Import dask_jobqueue, which submits workers."""
+    return library("dask_jobqueue", "slurm", field="cluster", value="slurm")
 
 
 def _section(name: str) -> dict[str, Any]:
@@ -206,10 +189,8 @@ def _section(name: str) -> dict[str, Any]:
 def configuration_of(workers: Workers) -> dict[str, Any]:
     """Settings of dask's configuration that the scheduler of these workers needs."""
     return {
-        "distributed.scheduler.allowed-failures": _ALLOWED_FAILURES,
+        **OF_SCHEDULERS,
         "distributed.scheduler.no-workers-timeout": workers.asked.patience_seconds,
-        "distributed.comm.timeouts.connect": "60s",
-        "distributed.comm.timeouts.tcp": "120s",
     }
 
 
@@ -269,22 +250,18 @@ def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
     """
     from distributed.utils import get_ip
 
-    here = [name for _, name in socket.if_nameindex()]
     if workers.scheduler_interface:
-        if workers.scheduler_interface not in here:
-            remedy = f"here are {', '.join(here)}"
-            raise SpecError(
-                "no network here",
-                field="scheduler_interface",
-                value=workers.scheduler_interface,
-                remedy=remedy,
-            )
+        check_network("scheduler_interface", workers.scheduler_interface)
         return {**options, "interface": workers.scheduler_interface}
     if "host" in options or "interface" in options:
         return options
     return {
         **options,
-        **({"interface": workers.interface} if workers.interface in here else {"host": get_ip()}),
+        **(
+            {"interface": workers.interface}
+            if workers.interface in networks()
+            else {"host": get_ip()}
+        ),
     }
 
 
@@ -571,12 +548,12 @@ class _Watch(threading.Thread):
             )
             or self._how_they_ended()
         )
-        networks = [name for _, name in socket.if_nameindex() if name != "lo"]
+        others = [name for name in networks() if name != "lo"]
         refusal = f"; sbatch: {self._jobs.refusal}" if self._jobs.refusal else ""
         return (
             f"no workers; {jobs}{refusal}; logs in {self._workers.log_directory}; the scheduler "
             f"listens at {self._cluster.scheduler_address}, which the nodes must reach "
-            f"(networks here: {', '.join(networks[:8])})"
+            f"(networks here: {', '.join(others[:8])})"
         )
 
     def _how_they_ended(self) -> str:

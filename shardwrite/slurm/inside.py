@@ -34,15 +34,29 @@ _LEAVE_SECONDS = 3  # in which a nanny must close
 _POLL_SECONDS = 0.1
 _FIRST_NODE_NBYTES = 2**29  # for the scheduler, the program and srun
 _LEAST_NBYTES = 2**27  # of a worker
-_SETTINGS: dict[str, Any] = {
-    "distributed.scheduler.allowed-failures": 100,
-    "distributed.scheduler.no-workers-timeout": "10m",
-    "distributed.scheduler.http.routes": [],
+_TIMEOUTS = {
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.comm.timeouts.tcp": "120s",
+}
+
+# Workers that a task may lose before dask gives the task up. SLURM ends many workers, and the task
+# is not the cause.
+OF_SCHEDULERS: Mapping[str, object] = {"distributed.scheduler.allowed-failures": 100, **_TIMEOUTS}
+"""Settings of dask for the scheduler of workers that are tasks or jobs of SLURM."""
+
+OF_WORKERS: Mapping[str, object] = {
     "distributed.worker.http.routes": [],
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.target": False,
-    "distributed.comm.timeouts.connect": "60s",
-    "distributed.comm.timeouts.tcp": "120s",
+    **_TIMEOUTS,
+}
+"""Settings of dask for these workers."""
+
+_SETTINGS: dict[str, Any] = {
+    "distributed.scheduler.no-workers-timeout": "10m",
+    "distributed.scheduler.http.routes": [],
+    **OF_SCHEDULERS,
+    **OF_WORKERS,
 }
 
 
@@ -197,13 +211,22 @@ def worker_nbytes(environ: Mapping[str, str] | None = None) -> int:
 def _interface(environ: Mapping[str, str]) -> str | None:
     """Network interface that the user names in ``SHARDWRITE_INTERFACE``; None if there is none."""
     name = environ.get("SHARDWRITE_INTERFACE")
-    here = sorted(name for _, name in socket.if_nameindex())
-    if name and name not in here:
-        remedy = f"{socket.gethostname()} has {', '.join(here)}"
-        raise SpecError(
-            "no network interface", field="SHARDWRITE_INTERFACE", value=name, remedy=remedy
-        )
+    if name:
+        check_network("SHARDWRITE_INTERFACE", name)
     return name or None
+
+
+def networks() -> list[str]:
+    """Names of the network interfaces of this machine."""
+    return sorted(name for _, name in socket.if_nameindex())
+
+
+def check_network(field: str, name: str) -> None:
+    """Refuse a network interface that this machine does not have."""
+    here = networks()
+    if name not in here:
+        remedy = f"{socket.gethostname()} has {', '.join(here)}"
+        raise SpecError("no network interface", field=field, value=name, remedy=remedy)
 
 
 def _refuse_loopback(address: str, environ: Mapping[str, str]) -> None:
@@ -213,7 +236,7 @@ def _refuse_loopback(address: str, environ: Mapping[str, str]) -> None:
     """
     host = address.rpartition("://")[2].rpartition(":")[0].strip("[]")
     if ipaddress.ip_address(host).is_loopback and environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
-        names = ", ".join(sorted(name for _, name in socket.if_nameindex() if name != "lo"))
+        names = ", ".join(name for name in networks() if name != "lo")
         remedy = (
             "set SHARDWRITE_INTERFACE to the network between the nodes; "
             f"{socket.gethostname()} has {names}"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import SpecError
+from shardwrite.host.libraries import library
 
 _AUTHORITY, _CERTIFICATE, KEY = "ca.pem", "certificate.pem", "key.pem"
 
@@ -25,18 +25,11 @@ def make_keys() -> dict[str, bytes]:
     The files' contents are returned by file name. The private key of the authority is not kept, so
     it can sign nothing else.
     """
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        remedy = 'pip install "shardwrite[slurm]"'
-        raise SpecError(
-            "needs a package that is not installed",
-            field="TLS",
-            value="cryptography",
-            remedy=remedy,
-        ) from None
+    library("cryptography", "slurm", field="TLS", value="cryptography")
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     root, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite run")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite process")])

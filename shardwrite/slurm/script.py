@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from shardwrite._dataclass import dataclass
@@ -159,6 +159,11 @@ def words(texts: Sequence[str]) -> str:
     )
 
 
+def variable(name: str, value: str | Sequence[str]) -> str:
+    """Line of a script that sets a variable of the shell, or an array of it."""
+    return f"{name}={shlex.quote(value) if isinstance(value, str) else f'({words(value)})'}"
+
+
 def setup_lines(settings: Settings) -> list[str]:
     """Lines of a script that make the command ``shardwrite`` known, and set its configuration."""
     exported = {
@@ -198,6 +203,35 @@ def thread_lines() -> list[str]:
 
 
 # ---- The scripts
+
+
+def _script(
+    settings: Settings,
+    own: Sequence[str],
+    what: str,
+    variables: Mapping[str, str | Sequence[str]],
+    steps: Sequence[str],
+    traps: Sequence[str] = (),
+) -> str:
+    """Text of a script.
+
+    - `own`: options of the job that the user does not give.
+    - `what`: what the script does, as a comment.
+    - `steps`: its last lines, which use the variables.
+    - `traps`: lines that come before all others.
+    """
+    lines = [
+        *head(settings, own),
+        f"# {what}",
+        "",
+        *traps,
+        *setup_lines(settings),
+        *(variable(name, value) for name, value in variables.items()),
+        "",
+        *thread_lines(),
+        *steps,
+    ]
+    return "\n".join(lines) + "\n"
 
 
 _MAX_TASKS = 4_000_001  # which SLURM's MaxArraySize may not exceed
@@ -279,13 +313,6 @@ class ArrayJob:
         return ("--names", ",".join(self.names)) if self.names else one
 
     @property
-    def source_line(self) -> str:
-        """Line of a script that has the source, or all of them."""
-        if isinstance(self.src, str):
-            return f"SRC={shlex.quote(self.src)}"
-        return f"SRC=({words(self.src)})"
-
-    @property
     def source_word(self) -> str:
         """The source, or all of them, in a later line."""
         return '"$SRC"' if isinstance(self.src, str) else '"${SRC[@]}"'
@@ -303,13 +330,7 @@ class ElasticJob(DriverKeywords):
     driver_memory: str = "2G"  # memory of the driver, as `sbatch` takes it
 
     def __post_init__(self) -> None:
-        if self.n_jobs < 1:
-            raise SpecError(
-                "there is at least one job",
-                field="jobs",
-                value=self.n_jobs,
-                remedy="give 1 or more",
-            )
+        whole("jobs", self.n_jobs, "a positive number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,13 +347,7 @@ class AllocationJob(AllocationKeywords):
 
     def __post_init__(self) -> None:
         for name in ("n_nodes", "n_workers"):
-            if getattr(self, name) < 1:
-                raise SpecError(
-                    "there is at least one",
-                    field=name,
-                    value=getattr(self, name),
-                    remedy="give 1 or more",
-                )
+            whole(name, getattr(self, name), "a positive number")
         if bool(self.program) == bool(self.src and self.dst):
             remedy = "give one of them"
             raise SpecError(
@@ -366,31 +381,14 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         f"--signal=B:USR1@{settings.lead_seconds}",
     )
     cluster = f'--scheduler "$RUN/scheduler.json" --requeue {settings.n_requeues}'
+    variables: dict[str, str | Sequence[str]]
     if job.program:
-        what = [f"PROGRAM={shlex.quote(job.program)}", f"ARGUMENTS=({words(job.arguments)})"]
+        variables = {"PROGRAM": job.program, "ARGUMENTS": job.arguments}
         program = f'shardwrite exec {cluster} "$PROGRAM" "${{ARGUMENTS[@]}}" &'
     else:
-        what = [
-            f"SRC={shlex.quote(job.src)}",
-            f"DST={shlex.quote(job.dst)}",
-            f"OPTIONS=({words(job.options)})",
-        ]
+        variables = {"SRC": job.src, "DST": job.dst, "OPTIONS": job.options}
         program = f'shardwrite write "$SRC" "$DST" "${{OPTIONS[@]}}" {cluster} &'
-    lines = [
-        *head(settings, own),
-        (
-            "# A dask scheduler here, workers on all nodes, and the program. "
-            "What is done lies on disk: submit it again to go on."
-        ),
-        "",
-        "drain='' leave=''",
-        "trap 'drain=1' USR1",
-        "trap 'leave=1' TERM",
-        "",
-        *setup_lines(settings),
-        *what,
-        "",
-        *thread_lines(),
+    steps = (
         "RUN=$(shardwrite slurm run-directory) || exit",
         """trap 'rm -rf -- "$RUN"' EXIT # with the keys in it""",
         'shardwrite slurm scheduler "$RUN" &',
@@ -399,8 +397,14 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         "workers=$!",
         program,
         "program=$!",
-    ]
-    return "\n".join(lines) + "\n" + _LOOP.replace("REQUEUES", str(settings.n_requeues))
+    )
+    what = (
+        "A dask scheduler here, workers on all nodes, and the program. "
+        "What is done lies on disk: submit it again to go on."
+    )
+    traps = ("drain='' leave=''", "trap 'drain=1' USR1", "trap 'leave=1' TERM", "")
+    script = _script(settings, own, what, variables, steps, traps)
+    return script + _LOOP.replace("REQUEUES", str(settings.n_requeues))
 
 
 def array_script(job: ArrayJob, settings: Settings) -> str:
@@ -419,41 +423,32 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         "--requeue",
         f"--signal=B:USR1@{settings.lead_seconds}",
     )
-    lines = [
-        *head(settings, own),
-        (
-            "# One task of this array writes one part. "
-            "A task that was interrupted goes on where it was: submit it again."
-        ),
-        "",
-        *setup_lines(settings),
-        job.source_line,
-        f"DST={shlex.quote(job.dst)}",
-        f"PARTS={job.n_parts}",
-        f"OPTIONS=({words((*job.which, *job.source_options))})",
-        "",
-        *thread_lines(),
+    variables = {
+        "SRC": job.src,
+        "DST": job.dst,
+        "PARTS": str(job.n_parts),
+        "OPTIONS": (*job.which, *job.source_options),
+    }
+    steps = (
         (
             'export SHARDWRITE_JOB="${SLURM_ARRAY_JOB_ID:-}" '
             "# all tasks write one array, and are cancelled together"
         ),
         "trap '' USR1  # until the program listens",
         _step_of(job, settings.n_requeues),
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    what = (
+        "One task of this array writes one part. "
+        "A task that was interrupted goes on where it was: submit it again."
+    )
+    return _script(settings, own, what, variables, steps)
 
 
 def _step_of(job: ArrayJob, n_requeues: int) -> str:
     """Command of one task of a job array."""
-    if job.conversion:
-        return (
-            f'exec shardwrite {job.conversion} "$SRC" "$DST" --part "$SLURM_ARRAY_TASK_ID/$PARTS" '
-            f'"${{OPTIONS[@]}}" --requeue {n_requeues}'
-        )
-    return (
-        f'exec shardwrite write-part {job.source_word} "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" '
-        f'"${{OPTIONS[@]}}" --requeue {n_requeues}'
-    )
+    command = f'{job.conversion or "write-part"} {job.source_word} "$DST"'
+    part = f'{"--part " if job.conversion else ""}"$SLURM_ARRAY_TASK_ID/$PARTS"'
+    return f'exec shardwrite {command} {part} "${{OPTIONS[@]}}" --requeue {n_requeues}'
 
 
 def _last_step_of(job: ArrayJob) -> str:
@@ -474,26 +469,19 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
 
     If parts are missing, that job says which ones to submit again.
     """
-    options = job.source_options if job.conversion else job.which
+    variables = {
+        **({"SRC": job.src} if job.conversion else {}),
+        "DST": job.dst,
+        "PARTS": str(job.n_parts),
+        "OPTIONS": job.source_options if job.conversion else job.which,
+    }
+    what = (
+        "Looks at every shard and publishes the array; "
+        "if parts are missing it says how to submit them again, and fails with 85."
+    )
     last = replace(settings, job_name=f"{settings.job_name}-finalize")
-    lines = [
-        *head(last, ("--output=logs/%x-%j.out", "--requeue")),
-        (
-            "# Looks at every shard and publishes the array; "
-            "if parts are missing it says how to submit them again, and fails with 85."
-        ),
-        "",
-        *setup_lines(settings),
-        *([job.source_line] if job.conversion else []),
-        f"DST={shlex.quote(job.dst)}",
-        f"PARTS={job.n_parts}",
-        f"OPTIONS=({words(options)})",
-        "",
-        *thread_lines(),
-        "trap '' USR1",
-        _last_step_of(job),
-    ]
-    return "\n".join(lines) + "\n"
+    own = ("--output=logs/%x-%j.out", "--requeue")
+    return _script(last, own, what, variables, ("trap '' USR1", _last_step_of(job)))
 
 
 def elastic_script(job: ElasticJob, settings: Settings) -> str:
@@ -516,25 +504,21 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
         memory=job.driver_memory,
         time=job.driver_time,
     )
-    workers = ["--jobs", str(job.n_jobs), *arguments_in(settings)]
-    lines = [
-        *head(driver, own),
-        (
-            "# This job drives workers, which are jobs that it submits. "
-            "Interrupted, it goes on where it was: submit it again."
-        ),
-        "",
-        *setup_lines(settings),
-        f"SRC={shlex.quote(job.src)}",
-        f"DST={shlex.quote(job.dst)}",
-        f"WORKERS=({words(workers)})",
-        f"OPTIONS=({words(job.options)})",
-        "",
-        *thread_lines(),
+    variables = {
+        "SRC": job.src,
+        "DST": job.dst,
+        "WORKERS": ("--jobs", str(job.n_jobs), *arguments_in(settings)),
+        "OPTIONS": job.options,
+    }
+    steps = (
         "trap '' USR1  # until the program listens",
         (
             'exec shardwrite write "$SRC" "$DST" --cluster slurm '
             f'"${{WORKERS[@]}}" "${{OPTIONS[@]}}" --requeue {settings.n_requeues}'
         ),
-    ]
-    return "\n".join(lines) + "\n"
+    )
+    what = (
+        "This job drives workers, which are jobs that it submits. "
+        "Interrupted, it goes on where it was: submit it again."
+    )
+    return _script(driver, own, what, variables, steps)

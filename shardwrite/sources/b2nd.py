@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import CodecError
-from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, ravel
+from shardwrite.grid import Box, Shape, ShardGrid, counts_of, ravel
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.read.array import merge_chunks
 from shardwrite.sources.base import RegionSource, Request, Source
@@ -43,7 +43,7 @@ class B2ndSource(RegionSource):
         (begin, end), n_chunks = self.span, self.grid.n_shards
         offsets = FILES.get(self.identity, lambda: _decode(self.index, end, 8 * n_chunks))
         (offset,) = struct.unpack_from("<q", offsets, 8 * ravel(index, self.grid.counts))
-        counts = tuple(map(ceil_div, self.grid.shards, self.block))
+        counts = counts_of(self.grid.shards, self.block)
         whole = [n * b for n, b in zip(counts, self.block, strict=True)]
         nbytes = math.prod(whole) * self.dtype.itemsize
         if offset >= 0 and self.index != self.path:
@@ -98,7 +98,7 @@ def open_(request: Request) -> Source:
     if numbering != 0 or dtype.kind not in "biufcmMSU" or not dtype.itemsize:
         raise ValueError(f"its data type is none of numbers, dates, text or bytes: {name!r}")
     grid = ShardGrid(shape, tuple(chunk), tuple(chunk))
-    whole = math.prod(map(ceil_div, chunk, block)) * math.prod(block) * dtype.itemsize
+    whole = math.prod(counts_of(chunk, block)) * math.prod(block) * dtype.itemsize
     fits = (chunk_nbytes, n_decoded) == (whole, grid.n_shards * whole) and not flags[0] & 0xC0
     if not (fits or 0 in shape) or min((n_stored, *shape)) < 0 or grid.n_shards > MAX_SHARDS:
         raise ValueError("its sizes contradict each other, or it has too many chunks")

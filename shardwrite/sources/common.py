@@ -7,8 +7,6 @@ handles are in a cache, which all threads of a process and all copies of a sourc
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import math
 import os
 import threading
@@ -24,6 +22,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.host.libraries import library
 from shardwrite.sources.base import Request
 from shardwrite.sources.inside import FileInBucket
 
@@ -263,15 +262,8 @@ def place_text(place: str | FileInBucket) -> str:
 
 
 def require(module: str, extra: str, path: str) -> Any:
-    """Import an optional library."""
-    if importlib.util.find_spec(module) is None:
-        raise SpecError(
-            f"reading this needs the library {module}, which is not installed",
-            field="source",
-            value=path,
-            remedy=f'pip install "shardwrite[{extra}]"',
-        )
-    return importlib.import_module(module)
+    """Import a library that reads a file."""
+    return library(module, extra, field="source", value=path)
 
 
 def first_names(names: Sequence[str]) -> str:

@@ -562,11 +562,6 @@ class _MemberReader(ObjectReader):
             self._loaded = self._found.load(self._member)
         return self._loaded[offset : offset + nbytes]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
 
 # One thread looks through a file, and the others wait for it.
 _lock = threading.Lock()

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from shardwrite._dataclass import dataclass
 from shardwrite.entry.public import taking
 from shardwrite.errors import ShardwriteError, SpecError, StoreError, redacted
+from shardwrite.format.frame import HDF5
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.grid import Box
 from shardwrite.legacy.place import TransformerPlace
@@ -110,10 +111,8 @@ _INFO = "info"  # of a volume of Neuroglancer
 
 _NODES = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-
 _MAGIC = {
-    _HDF5: "hdf5",
+    HDF5.magic: "hdf5",
     b"\x93NUMPY": "npy",
     b"CDF": "netcdf3",
     b"WKW": "wkw",
@@ -211,10 +210,10 @@ def _by_content(file: IO[bytes]) -> str | None:
 
 def _has_superblock(file: IO[bytes]) -> bool:
     """Whether an HDF5 file begins after a user block, of 512 bytes times a power of two."""
-    start, end = 512, file.seek(0, os.SEEK_END)
+    start, end = HDF5.least_block, file.seek(0, os.SEEK_END)
     while start < end:
         file.seek(start)
-        if file.read(len(_HDF5)) == _HDF5:
+        if file.read(len(HDF5.magic)) == HDF5.magic:
             return True
         start *= 2
     return False

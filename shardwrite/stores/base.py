@@ -20,7 +20,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
@@ -215,9 +215,11 @@ class ObjectReader(Protocol):
         """Whether it is a file with hard links, so that a change would show at all its names."""
         return False
 
-    def __enter__(self) -> ObjectReader: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exc_info: object) -> None: ...
+    def __exit__(self, *exc_info: object) -> None:
+        return
 
 
 class ObjectWriter(Protocol):
@@ -332,7 +334,8 @@ class Transaction(Protocol):
         """What was changed in another process, for :meth:`Store.take`; None if nothing waits."""
         return None
 
-    def __enter__(self) -> Transaction: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *exc_info: object) -> None: ...
 

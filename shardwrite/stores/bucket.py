@@ -38,9 +38,8 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import VIA, value_of
@@ -53,7 +52,14 @@ from shardwrite.stores.base import (
     check_key,
     require,
 )
-from shardwrite.stores.bucket_kinds import CONDITIONS, KINDS, NOTHING, Probed, given_address
+from shardwrite.stores.bucket_kinds import (
+    CONDITIONS,
+    KINDS,
+    NOTHING,
+    RETRIES,
+    Probed,
+    given_address,
+)
 from shardwrite.stores.looking import as_store_error, pwrite_all, writev_all
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES, WholeStore, WholeTransaction, WholeWriter
@@ -264,8 +270,6 @@ def _answer(error: BaseException, text: str) -> str:
 
 
 T = TypeVar("T")
-# As in `bucket_url`, for stores that a user has opened.
-_MAX_RETRIES, _SECONDS, _FIRST, _MOST, _BASE = 8, 120.0, 0.2, 10.0, 2.0
 
 
 def raised() -> tuple[type[Exception], ...]:
@@ -293,21 +297,17 @@ def made_again(store: Any, request: Callable[[], T]) -> T:
 
 def _pauses(config: Mapping[str, Any]) -> Iterator[float]:
     """Pauses before further attempts, in seconds, until they are too many or take too long."""
-    backoff: Mapping[str, Any] = config.get("backoff") or {}
-    until = time.monotonic() + _in_seconds(config.get("retry_timeout"), _SECONDS)
-    first = _in_seconds(backoff.get("init_backoff"), _FIRST)
-    most = _in_seconds(backoff.get("max_backoff"), _MOST)
-    for number in range(int(config.get("max_retries", _MAX_RETRIES))):
-        pause = min(most, first * float(backoff.get("base", _BASE)) ** number)
+    how = {**RETRIES, **config}  # a user may have opened the store
+    backoff = {**RETRIES["backoff"], **(config.get("backoff") or {})}
+    until = time.monotonic() + how["retry_timeout"].total_seconds()
+    first, most = (backoff[name].total_seconds() for name in ("init_backoff", "max_backoff"))
+    for number in range(int(how["max_retries"])):
+        pause = min(most, first * float(backoff["base"]) ** number)
         # The pause is random, so that many workers do not come back at once.
         pause *= random.uniform(0.5, 1)  # noqa: S311
         if time.monotonic() + pause > until:
             return
         yield pause
-
-
-def _in_seconds(value: Any, default: float) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else default
 
 
 _used_in: list[int] = []
@@ -438,9 +438,6 @@ class BucketReader(ObjectReader):
             key=self._name,
             errno=errno.ESTALE,
         )
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         if not self._is_asked and not any(exc_info):

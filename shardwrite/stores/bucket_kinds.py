@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,16 @@ CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 """What a service can do that knows conditions on requests."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 """No metadata."""
+RETRIES: Mapping[str, Any] = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=120),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=200),
+        "max_backoff": timedelta(seconds=10),
+        "base": 2,
+    },
+}
+"""How requests are made again, in the words of obstore, where a store says nothing else."""
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 
 

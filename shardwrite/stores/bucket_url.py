@@ -27,8 +27,8 @@ from weakref import WeakValueDictionary
 
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import STORAGE, value_of
-from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores.bucket_kinds import KINDS, NOTHING, given_address
+from shardwrite.errors import SpecError, StoreError, not_installed
+from shardwrite.stores.bucket_kinds import KINDS, NOTHING, RETRIES, given_address
 from shardwrite.stores.looking import BUCKET_KINDS, BUCKET_URL
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class Credentials:
             raise self._failed(f"has raised {type(error).__name__}") from None
 
     def _checked(self, given: Any, now: datetime) -> dict[str, object]:
+        """What the function has given, if a store of this kind takes it and it has not expired."""
         if not isinstance(given, Mapping):
             raise self._failed("gives no mapping")
         needed = _NEEDED[self._kind]
@@ -210,21 +211,11 @@ _WORDS = {
     "region_name": "region",
 }
 
-_RETRIES = {
-    "max_retries": 8,
-    "retry_timeout": timedelta(seconds=120),
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=200),
-        "max_backoff": timedelta(seconds=10),
-        "base": 2,
-    },
-}
-
 _OF_REQUESTS = {"client_options", "retry_config"}  # options that every kind of store has
 
 _CLIENT = {"connect_timeout": "5s", "timeout": "600s"}
 # For the first question to a service, which may be the wrong one.
-_FEW_RETRIES = {**_RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+_FEW_RETRIES = {**RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 
 _IMPATIENT = {"connect_timeout": "2s", "timeout": "10s"}
 
@@ -272,7 +263,7 @@ def open_bucket(
     if address.is_web:
         known = {name: known[name] for name in _OF_REQUESTS & known.keys()}
     config = known | _translated(options)
-    store = opened(_client(address, config, _RETRIES, _CLIENT), is_read=is_read)
+    store = opened(_client(address, config, RETRIES, _CLIENT), is_read=is_read)
     with _lock:
         is_new = store.token not in _reached
     if is_new:
@@ -357,12 +348,7 @@ def _client(
         import obstore.store
         from obstore.exceptions import BaseError
     except ImportError:
-        raise SpecError(
-            "needs the library obstore, which is not installed",
-            field="store",
-            value=address.kind,
-            remedy='install it with: pip install "shardwrite[cloud]"',
-        ) from None
+        raise not_installed("obstore", "cloud", field="store", value=address.kind) from None
     config = dict(given)
     if address.account:
         config.setdefault("account_name", address.account)

@@ -243,9 +243,8 @@ def _no_directory(path: object) -> str:
     return ""
 
 
-def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
-    """Turn an `OSError` into a `StoreError` that names the failed operation and its object."""
-    return _Translation(key, doing)
+as_store_error: Callable[[str, str], AbstractContextManager[None]] = _Translation
+"""Turns an `OSError` into a `StoreError` that names the failed operation and its object."""
 
 
 _KINDS = {

@@ -60,6 +60,7 @@ from shardwrite.stores.base import (
     check_key,
     check_prefix,
     copy_bytes,
+    open_there,
 )
 from shardwrite.stores.directories import (
     NARROW,
@@ -189,6 +190,7 @@ class PosixStore(Store):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self._root = str(self.root)
+        self._above = os.path.join(self._root, "")  # of all its paths
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PosixStore, (str(self.root),)
@@ -215,7 +217,7 @@ class PosixStore(Store):
 
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""
-        return os.path.join(self._root, check_key(key))
+        return self._above + check_key(key)
 
     def transaction(
         self,
@@ -402,9 +404,6 @@ class PosixTransaction(Transaction):
         self._waiting: list[PosixWriter] = []
         self._n_together = _BATCH_FILES if durability == "batch" else 1
 
-    def __enter__(self) -> PosixTransaction:
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
         try:
             if exc_info[0] is None:
@@ -421,7 +420,7 @@ class PosixTransaction(Transaction):
         an object takes the defaults of the system.
         """
         path = self.store.path_of(key)  # str, not Path, which is slow for many small shards
-        directory, name = os.path.split(path)
+        directory, _, name = path.rpartition("/")
         temporary = temporary_path(directory, name, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with as_store_error(key, "cannot create"):
@@ -648,6 +647,7 @@ class PosixWriter(ObjectWriter):
 
 
 def _identity(facts: os.stat_result) -> tuple[int, int, int]:
+    """What tells a file from others, whatever its name is: its device, inode and size."""
     return facts.st_dev, facts.st_ino, facts.st_size
 
 
@@ -683,11 +683,8 @@ def sync_entry(path: Path) -> None:
 
 def copy_file(source: Path, to: Path, durability: str) -> None:
     """Copy a file through this process's memory; the copy has the same mode, group and owner."""
-    reader = PosixStore(source.parent).open(source.name)
-    if reader is None:
-        raise StoreError(f"{source.name!r} is gone", key=str(source), errno=errno.ENOENT)
     with (
-        reader,
+        open_there(PosixStore(source.parent), source.name) as reader,
         PosixStore(to.parent).transaction(durability, uuid.uuid4().hex) as transaction,
     ):
         writer = transaction.create(to.name, like=source)
@@ -732,10 +729,7 @@ def check_movable(path: Path, occupied: Path) -> None:
         )
 
 
-# ---- Modification of an object in place, and room that is kept for it
-
-
-# ---- Reservation of blocks
+# ---- Reservation of blocks, and room that is kept for whoever gives something up
 
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -814,7 +808,7 @@ def give_room(path: Path) -> None:
             os.close(fd)
 
 
-# ---- The editor
+# ---- Modification of an object in place
 
 
 class PosixEditor(ObjectEditor):

@@ -19,7 +19,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from shardwrite.errors import ConflictError, ShardwriteError, SpecError, StoreError
+from shardwrite.errors import (
+    ConflictError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+    not_installed,
+)
 from shardwrite.stores.base import Capability, require, token_of
 from shardwrite.stores.removal import Proof
 from shardwrite.stores.whole import WholeTransaction
@@ -339,12 +345,7 @@ def _fork_in(state: Any) -> Any:
     try:
         from icechunk.session import ForkSession
     except ImportError:
-        raise SpecError(
-            "needs the library icechunk, which is not installed",
-            field="store",
-            value="Session",
-            remedy='install it with: pip install "shardwrite[icechunk]"',
-        ) from None
+        raise not_installed("icechunk", "icechunk", field="store", value="Session") from None
     fork = ForkSession.__new__(ForkSession)
     fork.__setstate__(state)
     return fork

@@ -139,9 +139,6 @@ class WholeTransaction(Transaction):
             if check is not None:
                 check()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc_info: object) -> None:
         for writer in self._writers:
             writer.abort()
@@ -421,8 +418,3 @@ class SnapshotReader(ObjectReader):
             message = f"{self._key!r} ends at byte {self.nbytes}"
             raise StoreError(message, key=self._key, errno=errno.EIO)
         return bytes(self._data[offset : offset + nbytes])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None: ...

@@ -287,6 +287,7 @@ _loop = _Loop()
 
 
 def _forget_loop() -> None:
+    """Have the child of a fork make an event loop of its own."""
     global _loop
     _loop = _Loop()
 

@@ -190,6 +190,7 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _saved(pixels: Pixels, strategy: int) -> bytes:
+    """A file, encoded by Pillow with a strategy of zlib."""
     stream = BytesIO()
     image = _pillow().fromarray(pixels)
     image.save(stream, "PNG", compress_level=_LEVEL, compress_type=strategy)
@@ -227,13 +228,14 @@ def decode_png(data: Buffer, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pi
             f"{dtype} with {n_channels} channels"
         )
     if _is_deep(n_channels, dtype):
-        pixels = _in_bytes(file, 2 * n_channels).view(dtype.newbyteorder(">"))
+        pixels = _decoded_by_byte(file, 2 * n_channels).view(dtype.newbyteorder(">"))
     else:
         pixels = _by_pillow(data)
     return pixels.reshape(n_pixels, n_channels).astype(dtype, copy=False)
 
 
 def _parts(data: Buffer) -> _Parts:
+    """The header and the rows of a file, whose checksums are compared."""
     view = memoryview(data).cast("B")
     if view[: len(_SIGNATURE)] != _SIGNATURE:
         raise CorruptShardError("png: begins with another signature")
@@ -263,6 +265,7 @@ def _parts(data: Buffer) -> _Parts:
 
 
 def _by_pillow(data: Buffer) -> Pixels:
+    """Pixels of a file, decoded by Pillow."""
     plugin = _pillow("PIL.PngImagePlugin")
     try:
         with plugin.PngImageFile(BytesIO(data)) as image:
@@ -273,10 +276,11 @@ def _by_pillow(data: Buffer) -> Pixels:
         raise CorruptShardError(f"png: {error}") from error
 
 
-def _in_bytes(found: _Parts, size: int) -> Pixels:
-    """Bytes of the pixels of an image, each of `size` bytes, by way of images of 8 bits.
+def _decoded_by_byte(found: _Parts, size: int) -> Pixels:
+    """Pixels, each as `size` bytes, of an image that Pillow does not hold; see `_is_deep`.
 
-    Of 6 or 8 bytes of a pixel, each half is that of an image of its own.
+    Pillow decodes the bytes as channels of 8 bits, which have the same filters. If a pixel has more
+    bytes than an image can have channels, each half of them is an image of its own.
     """
     if found.is_interlaced:
         raise CorruptShardError("png: an interlaced image of several channels of 16 bits")

@@ -88,6 +88,7 @@ from shardwrite.volumes.documents import (
     places_around,
     read_volume,
 )
+from shardwrite.volumes.info import AXIS_NAMES, scale_attributes
 from shardwrite.volumes.new import (
     ROW_MAJOR,
     NewScale,
@@ -152,12 +153,15 @@ class GatheredChunks(EncodedChunks):
 
 
 def is_gathering(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume whose hash scatters the chunks."""
+    """Whether a run makes a scale of a volume whose hash scatters the chunks.
+
+    - Raises SpecError if the document in its record is none of an array.
+    """
     return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
 
 
 def makes_scale(run: RunDirectory) -> bool:
-    """Whether a run makes a scale of a volume. It raises what `is_gathering` does."""
+    """Whether a run makes a scale of a volume; see `is_gathering` for what it raises."""
     return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
 
 
@@ -253,8 +257,6 @@ def remove_spool(target: Target) -> bool:
 SPOOL = {"shardwrite": "encoded chunks of a volume, which wait until their shards are gathered"}
 """Attributes of a spool."""
 
-_NAMES = {"c": "channel"}
-
 _GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
 
 
@@ -272,7 +274,7 @@ def array_options(new: NewScale, ndim: int) -> ArrayOptions:
         shards=(*channels, *shards),
         chunks=(*channels, *chunks),
         shard_format=PrecomputedShards(new.sharding),
-        dimension_names=[_NAMES.get(axis, axis) for axis in ROW_MAJOR[-ndim:]],
+        dimension_names=[AXIS_NAMES[axis] for axis in ROW_MAJOR[-ndim:]],
     )
 
 
@@ -283,13 +285,9 @@ def _options(new: NewScale) -> ArrayOptions:
         serializer=new.scale.encoding.codec,
         compressors=(_GZIP,) if new.sharding.data_encoding == "gzip" else (),
         fill_value=0,
-        attributes={
-            "precomputed": {
-                "type": new.volume.kind,
-                "resolution": new.entry["resolution"],
-                "voxel_offset": new.entry["voxel_offset"],
-            }
-        },
+        attributes=scale_attributes(
+            new.volume.kind, new.entry["resolution"], new.entry["voxel_offset"]
+        ),
     )
 
 
@@ -463,23 +461,16 @@ class _KeepEmptyChunksOf(ArrayChunks):
         super().__init__(x)
         self._kept = kept
 
-    def write(self, at: TaskBox) -> dict[Key, Any]:
-        """See :class:`ChunkSource`."""
-        return super().write(self._keeping(at))
-
-    def encode(self, at: TaskBox) -> dict[Key, Any]:
-        """See :class:`ChunkSource`."""
-        return super().encode(self._keeping(at))
-
-    def _keeping(self, at: TaskBox) -> TaskBox:
+    def specified(self, at: TaskBox) -> TaskBox:
+        """See :meth:`ArrayChunks.specified`."""
         return replace(at, spec=replace(at.spec, kept=self._kept))
 
 
 def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) -> WriteResult:
     """Spool the chunks of bad shards, and write these shards again."""
     placed, engine = bad.metadata.placed, active_engine()
-    key = (around(bad.target.place) or ("", "", ""))[2]
-    targets, scale = places_around(bad.target, options.run_dir), stored_scale(bad.metadata, key)
+    targets = places_around(bad.target, options.run_dir)
+    scale = _stored_at(bad.target, bad.metadata)
     if targets is None or scale is None or not isinstance(placed, ScatteredChunks):
         raise SpecError(
             "is no scale in a volume any more",
@@ -749,7 +740,7 @@ class ScaleSteps(ArraySteps):
 
     def counted(self, target: Target, metadata: ArrayMetadata, result: WriteResult) -> WriteResult:
         """See :meth:`ArraySteps.counted`."""
-        scale = stored_scale(metadata, (around(target.place) or ("", "", ""))[2])
+        scale = _stored_at(target, metadata)
         return result if scale is None or not scale.is_scattered else counted_as(result, scale)
 
     def write_again(
@@ -764,6 +755,12 @@ class ScaleSteps(ArraySteps):
         """See :meth:`ArraySteps.end_repair`: a spool that was left right before the end."""
         if isinstance(metadata.placed, ScatteredChunks):
             _remove_left_spool(target, run_dir)
+
+
+def _stored_at(target: Target, metadata: ArrayMetadata) -> NewScale | None:
+    """The scale that an array is, with the key that its place says; None if it is none."""
+    _, _, key = around(target.place) or (None, "", "")
+    return stored_scale(metadata, key)
 
 
 def _remove_left_spool(target: Target, run_dir: Any) -> None:

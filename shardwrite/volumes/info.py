@@ -14,7 +14,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole, whole
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
-from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.grid import Box, Shape, counts_of
 from shardwrite.volumes.codecs import (
     CHANNELS,
     DTYPES,
@@ -200,6 +200,24 @@ def _checked_quality(found: Any, least: int) -> int:
     return whole(QUALITY, found, "a quality", least, 100)
 
 
+# ---- What arrays say of a scale
+
+
+ATTRIBUTE = "precomputed"
+"""Attribute of an array that is a scale, or has its values."""
+
+AXIS_NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
+"""Names of dimensions, by the letters of axes."""
+
+
+def scale_attributes(
+    kind: str, resolution: Sequence[float], voxel_offset: Sequence[int]
+) -> Document:
+    """Attributes of an array that has the voxels of a scale."""
+    members = {"type": kind, "resolution": [*resolution], "voxel_offset": [*voxel_offset]}
+    return {ATTRIBUTE: members}
+
+
 # ---- The document
 
 
@@ -238,7 +256,7 @@ class Scale:
     @property
     def grid(self) -> Shape:
         """Number of chunks along each axis."""
-        return tuple(ceil_div(n, c) for n, c in zip(self.size, self.chunk_size, strict=True))
+        return counts_of(self.size, self.chunk_size)
 
     @property
     def code(self) -> MortonCode:

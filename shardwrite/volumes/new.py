@@ -23,10 +23,25 @@ from shardwrite.grid import Shape
 from shardwrite.results import counted, human
 from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
-from shardwrite.volumes.info import INFO, VOLUME_TYPE, ChunkEncoding, Scale, Volume, parse_info
+from shardwrite.volumes.info import (
+    ATTRIBUTE,
+    INFO,
+    VOLUME_TYPE,
+    ChunkEncoding,
+    Scale,
+    Volume,
+    parse_info,
+)
 from shardwrite.volumes.keywords import ENCODINGS, KINDS, OF_SHARDS, ScaleKeywords
 from shardwrite.volumes.scale import PrecomputedShards, ScatteredIds, box_of_chunks, scattered_ids
-from shardwrite.volumes.sharding import TYPE, MortonCode, ShardingParameters, check_volume_index
+from shardwrite.volumes.sharding import (
+    COLUMN_NBYTES,
+    ENTRY_NBYTES,
+    TYPE,
+    MortonCode,
+    ShardingParameters,
+    check_volume_index,
+)
 
 ROW_MAJOR = "czyx"
 """Axes of an array that is a scale; the bytes of its chunks are in the order of the format."""
@@ -42,10 +57,6 @@ _INSTEAD = {"bool": "uint8", "int64": "int32", "float64": "float32", "float16": 
 _MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
 
 _MOST_NBYTES = 2**63
-
-_COLUMN_NBYTES = 24
-
-_ENTRY_NBYTES = 16
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
@@ -142,7 +153,8 @@ def shard_notes(
             f"{human(file_nbytes)} decoded"
         ),
         (
-            f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
+            f"index per read: {human(ENTRY_NBYTES)}, and up to "
+            f"{human(COLUMN_NBYTES * per_minishard)} for a minishard of "
             f"{counted(per_minishard, 'chunk')}"
         ),
         f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
@@ -233,7 +245,7 @@ def sharding_for(
     """
     shard_nbytes, index_nbytes = limits
     n_low = max(0, min(code.n_bits, (shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1))
-    per_minishard = (index_nbytes - _ENTRY_NBYTES) // _COLUMN_NBYTES
+    per_minishard = (index_nbytes - ENTRY_NBYTES) // COLUMN_NBYTES
     preshift = max(0, min(n_low, per_minishard.bit_length() - 1))
     return ShardingParameters(
         preshift_bits=preshift,
@@ -462,14 +474,12 @@ def merged_info(old: Any, new: NewScale) -> Document:
 # ---- Scales that are arrays already: what the ``info`` says of them
 
 
-_ATTRIBUTE = "precomputed"
-
 _AXES = "source_axes"
 
 
 def _noted(metadata: ArrayMetadata) -> Document | None:
     """What a scale notes of its volume, in its attributes; None if it notes nothing."""
-    noted: object = attributes_of(metadata.document).get(_ATTRIBUTE)
+    noted: object = attributes_of(metadata.document).get(ATTRIBUTE)
     return noted if isinstance(noted, dict) else None
 
 
@@ -481,7 +491,7 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
     noted = _noted(metadata)
     if ROW_MAJOR.endswith(letters) or noted is None:
         return metadata
-    attributes = {**metadata.document["attributes"], _ATTRIBUTE: {**noted, _AXES: letters}}
+    attributes = {**metadata.document["attributes"], ATTRIBUTE: {**noted, _AXES: letters}}
     document = {**metadata.document, "attributes": attributes}
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 

@@ -25,7 +25,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
-from shardwrite.grid import ceil_div
+from shardwrite.grid import counts_of
 from shardwrite.options import options_from
 from shardwrite.place.base import at_url, without_kind
 from shardwrite.place.target import resolve_target
@@ -150,7 +150,7 @@ class ScaleOfArray:
         """The plan with what the parameters of the shards mean, and with that of gathering."""
         if not self.wanted.is_scattered:
             new, n_chunks = self.new, math.prod(self.new.box)
-            n_files = math.prod(map(ceil_div, new.scale.grid, new.box))
+            n_files = math.prod(counts_of(new.scale.grid, new.box))
             per_minishard = min(2**new.sharding.preshift_bits, n_chunks)
             notes = shard_notes(new, n_files, n_chunks * new.chunk_nbytes, per_minishard)
             return replace(made, notes=(*notes, *loss_notes(new), *made.notes))

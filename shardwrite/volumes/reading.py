@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from shardwrite.stores.base import Store, is_plain_key
 from shardwrite.stores.looking import parse_json, read_limit
 from shardwrite.volumes.codecs import VolumeEncoding, volume_encoding
 from shardwrite.volumes.info import INFO, Scale, Volume, parse_info, parse_sharding
-from shardwrite.volumes.sharding import ShardingParameters, most_gzip_nbytes, stage_of
-from shardwrite.volumes.uint64_shard import UInt64ShardFiles
+from shardwrite.volumes.sharding import ShardingParameters, by_shard, most_gzip_nbytes, stage_of
+from shardwrite.volumes.uint64_shard import UInt64ShardFiles, UInt64ShardReader
 
 _CACHE_NBYTES = 64 * 2**20
 
@@ -108,56 +109,41 @@ class ScaleReader:
         values = np.zeros(box.shape, self._volume.dtype, order="F")
         axes = zip(box.start[:3], box.stop[:3], self._scale.chunk_size, strict=True)
         cells = list(itertools.product(*(range(a // c, -(-b // c)) for a, b, c in axes)))
-        for position, data in self._chunks(cells):
-            place = self._scale.box(position)
-            whole = Box((*place.start, 0), (*place.stop, self._volume.n_channels))
-            common = whole.intersect(box)
-            part = values[common.shift(box.start).slices]
-            if data is None:
-                part[...] = 0
-            else:
-                chunk = self._decoded(data, whole, position)
-                part[...] = chunk[common.shift(whole.start).slices]
-        return values
-
-    def _chunks(self, cells: list[Shape]) -> Iterator[tuple[Shape, Buffer | None]]:
-        """Positions of the chunks that are stored, and their bytes.
-
-        Bytes of None take back those that were given before, as they were of a replaced shard.
-        """
         if self._files is None:
             for cell in cells:
                 data = self._file(self._scale.name(cell), self._most_nbytes(cell))
-                if data is not None:
-                    yield cell, data
-            return
+                self._enter(values, box, cell, data)
+            return values
         ids = self._code.encode(np.array(cells).reshape(-1, 3))
-        shards = self._files.sharding.locate(ids)[0]
-        for shard in np.unique(shards).tolist():
-            of_shard = {
-                cells[at]: int(ids[at])
-                for at in np.flatnonzero(shards == np.uint64(shard)).tolist()
-            }
-            try:
-                yield from self._of_shard(self._files, shard, of_shard)
-            except StoreError as error:
-                if error.fields["errno"] != errno.ESTALE:
-                    raise
-                # It was replaced meanwhile, or since its end was kept.
-                yield from ((cell, None) for cell in of_shard)
-                yield from self._of_shard(self._files, shard, of_shard)
+        for shard, positions in by_shard(self._files.sharding, ids):
+            own = {cells[at]: int(ids[at]) for at in positions.tolist()}
+            self._files.read(shard, partial(self._enter_all, values, box, own))
+        return values
 
-    def _of_shard(
-        self, files: UInt64ShardFiles, shard: int, cells: dict[Shape, int]
-    ) -> Iterator[tuple[Shape, Buffer]]:
-        """Positions of the chunks that a shard has, of those with these ids, and their bytes."""
-        with files.open(shard) as reader:
-            if reader is None:
-                return
-            for cell, chunk_id in cells.items():
-                data = reader.chunk(chunk_id, self._most_nbytes(cell))
-                if data is not None:
-                    yield cell, data
+    def _enter_all(
+        self,
+        values: npt.NDArray[Any],
+        box: Box,
+        cells: dict[Shape, int],
+        reader: UInt64ShardReader | None,
+    ) -> None:
+        """Enter the chunks of a shard, by their ids, into the values of a box."""
+        for cell, chunk_id in cells.items():
+            data = None if reader is None else reader.chunk(chunk_id, self._most_nbytes(cell))
+            self._enter(values, box, cell, data)
+
+    def _enter(self, values: npt.NDArray[Any], box: Box, cell: Shape, data: Buffer | None) -> None:
+        """Enter a chunk into the values of a box, in place of one that was entered before.
+
+        - `data`: the chunk as it is encoded; None if it is missing, and then it is zeros.
+        """
+        place = self._scale.box(cell)
+        whole = Box((*place.start, 0), (*place.stop, self._volume.n_channels))
+        common = whole.intersect(box)
+        chunk: Any = 0
+        if data is not None:
+            chunk = self._decoded(data, whole, cell)[common.shift(whole.start).slices]
+        values[common.shift(box.start).slices] = chunk
 
     def _most_nbytes(self, cell: Shape) -> int:
         """Most bytes that a chunk has in its encoding, without the gzip around it."""

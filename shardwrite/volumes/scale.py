@@ -13,10 +13,9 @@ chunks are ordered by minishard and by id.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 
@@ -35,16 +34,14 @@ from shardwrite.grid import Box, Shape, ShardGrid
 from shardwrite.volumes.sharding import (
     COLUMN_NBYTES,
     TYPE,
-    Minishard,
     MortonCode,
     ShardingParameters,
-    check_ranges,
+    by_shard,
     check_volume_index,
-    decode_minishard,
-    parse_entries,
     seal,
     sequence,
 )
+from shardwrite.volumes.uint64_shard import UInt64ShardReader
 
 # ---- The write strategy: chunks in the order of their ids
 
@@ -70,19 +67,23 @@ _FEW_CHUNKS = 2**13
 
 _SIZES_ONLY = "an index of this format is that of a shard at a position"
 
+_GZIP_NBYTES = 40  # that gzip may add to the index of a minishard
+
+Ids = npt.NDArray[np.uint64]
+
 Read = Callable[[int, int], Buffer]
 
 
-def _without_strays(
-    ranks: npt.NDArray[np.int64], number: int, found: Minishard, strays: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
-    """The ranks of the chunks that a minishard names, if all of these are chunks of the volume."""
-    if strays.any():
-        raise CorruptShardError(
-            f"index of minishard {number} names chunk {int(found.ids[strays][0])}, which is none "
-            "of the volume"
-        )
-    return ranks
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """An object of which a function reads ranges; see `Ranges`."""
+
+    nbytes: int  # its size
+    get: Read
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """See :meth:`Ranges.read`."""
+        return self.get(offset, nbytes)
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class VolumeObject:
 
     sharding: ShardingParameters  # the parameters
     chunks_per_shard: Shape  # shape of the shard's grid of chunks
+    shard: int = field(kw_only=True, default=0)  # number of the shard
 
     location: ClassVar[str] = "start and end"
     has_checksum: ClassVar[bool] = False
@@ -115,21 +117,12 @@ class VolumeObject:
         n_chunks = math.prod(self.chunks_per_shard)
         return self.base_nbytes + _SEALING_NBYTES * max(0, n_chunks - _FEW_CHUNKS)
 
-    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:  # noqa: ARG002
+    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> Ids:  # noqa: ARG002
         """Ids of the chunks of some ranks."""
         raise TypeError(_SIZES_ONLY)
 
-    def _ranks_of(
-        self,
-        number: int,  # noqa: ARG002
-        data: Buffer,  # noqa: ARG002
-        shard_nbytes: int,  # noqa: ARG002
-    ) -> tuple[Minishard, npt.NDArray[np.int64]]:
-        """What the index of a minishard says, and the ranks of its chunks.
-
-        - Raises CorruptShardError if the index is damaged, or names chunks that the volume does not
-          have.
-        """
+    def _ranks_of(self, ids: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:  # noqa: ARG002
+        """Ranks of some chunks, and whether each is none of the volume."""
         raise TypeError(_SIZES_ONLY)
 
     def seal(self, index: ShardIndex) -> Seal:
@@ -164,28 +157,26 @@ class VolumeObject:
 
         - Raises CorruptShardError if an index is damaged, or bytes belong to nothing.
         """
-        base = self.span(shard_nbytes)[1]
-        entries = parse_entries(read(0, base))
-        numbers = np.flatnonzero(entries[:, 0] != entries[:, 1])
-        spans = entries[numbers]
-        check_ranges(spans, shard_nbytes - base, "index of a minishard")
-        table = np.full((math.prod(self.chunks_per_shard), 2), EMPTY, np.uint64)
-        for number, (start, end) in zip(numbers.tolist(), spans.tolist(), strict=True):
-            found, ranks = self._ranks_of(number, read(base + start, end - start), shard_nbytes)
-            table[ranks, 0], table[ranks, 1] = found.offsets, found.nbytes
-        index = ShardIndex(table)
-        index.check(shard_nbytes, (0, base), self.chunks_per_shard)
-        present = np.unique(table[~index.is_empty], axis=0)
-        present[:, 1] += present[:, 0]
-        ranges = check_ranges(
-            np.concatenate([spans + np.uint64(base), present]), shard_nbytes, "chunk or index"
-        )
-        unused = shard_nbytes - base - int((ranges[:, 1] - ranges[:, 0]).sum())
-        if unused:  # There is no checksum, but whoever writes a scale leaves no byte out.
+        span, n = self.span(shard_nbytes), math.prod(self.chunks_per_shard)
+        limit = max(self.base_nbytes, COLUMN_NBYTES * n + _GZIP_NBYTES)
+        source = _Object(shard_nbytes, read)
+        found = UInt64ShardReader(self.sharding, self.shard, source, limit).checked_contents()
+        ranks, strays = self._ranks_of(found.ids)
+        if strays.any():
             raise CorruptShardError(
-                f"{unused} bytes belong to no chunk and to no index, so a part of the index is lost"
+                f"its index names chunk {int(found.ids[strays][0])}, which is none of the volume"
             )
-        return index, base + int((spans[:, 1] - spans[:, 0]).sum())
+        table = np.full((n, 2), EMPTY, np.uint64)
+        table[ranks, 0], table[ranks, 1] = found.offsets, found.nbytes
+        index = ShardIndex(table)
+        index.check(shard_nbytes, span, self.chunks_per_shard)
+        used = int((found.ranges[:, 1] - found.ranges[:, 0]).sum())
+        if used < shard_nbytes:  # There is no checksum, but whoever writes a scale leaves none out.
+            raise CorruptShardError(
+                f"{shard_nbytes - used} bytes belong to no chunk and to no index, so a part of the "
+                "index is lost"
+            )
+        return index, found.index_nbytes
 
 
 # ---- Shards with scattered chunks
@@ -194,11 +185,7 @@ class VolumeObject:
 MOST_CHUNKS = 2**27
 """Most chunks of a volume. Each process that writes its shards holds all ids in memory."""
 
-Ids = npt.NDArray[np.uint64]
-
 _BOXES = 'give "identity"'
-
-_GZIP_NBYTES = 40  # that gzip may add to the index of a minishard
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,12 +316,8 @@ class ScatteredShards:
         axes = [np.arange(a // c, -(-b // c)) for (a, b), c in spatial]
         cells = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)[:, ::-1]
         ids = self.code.encode(cells)
-        shards = self.sharding.locate(ids)[0]
-        order = np.argsort(shards, kind="stable")
-        edges = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(ids)]
-        for first, last in itertools.pairwise(edges):
-            here = order[first:last]
-            number = int(np.searchsorted(self.ids.numbers, shards[here[0]]))
+        for shard, here in by_shard(self.sharding, ids):
+            number = int(np.searchsorted(self.ids.numbers, np.uint64(shard)))
             ids_of_shard = self.ids.of(number)
             by_id = np.argsort(ids_of_shard)
             ranks = by_id[np.searchsorted(ids_of_shard, ids[here], sorter=by_id)]
@@ -411,7 +394,6 @@ class ScatteredObject(VolumeObject):
     """What stands around the chunks of a shard that holds chunks from everywhere."""
 
     ids: Ids | None = None  # ids of the chunks that the shard may hold, by rank
-    shard: int = 0  # number of the shard
 
     @property
     def encoded_nbytes(self) -> int:
@@ -435,16 +417,11 @@ class ScatteredObject(VolumeObject):
         """Ids of the chunks of some ranks."""
         return self._known[ranks]
 
-    def _ranks_of(
-        self, number: int, data: Buffer, shard_nbytes: int
-    ) -> tuple[Minishard, npt.NDArray[np.int64]]:
+    def _ranks_of(self, ids: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """See :meth:`VolumeObject._ranks_of`."""
-        limit = COLUMN_NBYTES * self.chunks_per_shard[0]
-        minishard = decode_minishard(self.sharding, data, shard_nbytes, (self.shard, number), limit)
-        at = np.searchsorted(self._known, minishard.ids, sorter=self._sorted)
+        at = np.searchsorted(self._known, ids, sorter=self._sorted)
         ranks = self._sorted[np.minimum(at, len(self._known) - 1)]
-        strays = self._known[ranks] != minishard.ids
-        return minishard, _without_strays(ranks, number, minishard, strays)
+        return ranks, self._known[ranks] != ids
 
 
 # ---- Shards that are boxes of chunks
@@ -599,7 +576,8 @@ class ShardBoxes:
         )
         first = self.first_id(index)
         codes, ranks = _low_codes(self.code, self.n_low)
-        return BoxObject(self.sharding, counts, first, first >> self.n_low, inside, codes, ranks)
+        shard = first >> self.n_low
+        return BoxObject(self.sharding, counts, first, inside, codes, ranks, shard=shard)
 
 
 @lru_cache(maxsize=8)
@@ -618,25 +596,20 @@ class BoxObject(VolumeObject):
     """The indexes around the chunks of a shard, if the shard is a box of the volume."""
 
     first: int  # id of its first chunk
-    shard: int  # number of the shard
     inside: Shape  # how many of its chunks are in the volume, along each axis
     codes: npt.NDArray[np.uint64]  # see `_low_codes`
     ranks: npt.NDArray[np.int64]
 
-    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    def _ids_of(self, ranks: npt.NDArray[np.int64]) -> Ids:
         """Ids of the chunks of some ranks."""
         return self.codes[ranks] | np.uint64(self.first)
 
-    def _ranks_of(
-        self, number: int, data: Buffer, shard_nbytes: int
-    ) -> tuple[Minishard, npt.NDArray[np.int64]]:
+    def _ranks_of(self, ids: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """See :meth:`VolumeObject._ranks_of`."""
-        place, n = (self.shard, number), math.prod(self.chunks_per_shard)
-        minishard = decode_minishard(self.sharding, data, shard_nbytes, place, COLUMN_NBYTES * n)
-        codes = minishard.ids ^ np.uint64(self.first)
-        strays = codes >= np.uint64(n)
+        codes = ids ^ np.uint64(self.first)
+        strays = codes >= np.uint64(math.prod(self.chunks_per_shard))
         ranks = self.ranks[np.where(strays, 0, codes).astype(np.int64)]
         cells = np.unravel_index(ranks, self.chunks_per_shard)
         for cell, count in zip(cells, self.inside, strict=True):
             strays |= cell >= count
-        return minishard, _without_strays(ranks, number, minishard, strays)
+        return ranks, strays

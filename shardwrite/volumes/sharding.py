@@ -29,7 +29,7 @@ from shardwrite.checks import choice, whole
 from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage, index_limit
 from shardwrite.errors import CorruptShardError, SpecError
-from shardwrite.grid import Shape, ceil_div
+from shardwrite.grid import Shape, ceil_div, counts_of
 
 Ids = npt.NDArray[np.uint64]
 
@@ -259,6 +259,14 @@ class ShardingParameters:
         return ceil_div(self.shard_bits, 4)
 
 
+def by_shard(sharding: ShardingParameters, ids: Ids) -> list[tuple[int, npt.NDArray[np.int64]]]:
+    """Numbers of the shards of some chunks, ascending, each with the positions of its ids."""
+    shards = sharding.locate(ids)[0]
+    order = np.argsort(shards, kind="stable")
+    numbers, firsts = np.unique(shards[order], return_index=True)
+    return list(zip(numbers.tolist(), np.split(order, firsts[1:]), strict=False))
+
+
 def _shifted(values: npt.NDArray[np.uint64], n_bits: int) -> npt.NDArray[np.uint64]:
     """Values without their lowest bits. numpy leaves shifts by 64 undefined."""
     return values >> np.uint64(n_bits) if n_bits < _ID_BITS else np.zeros_like(values)
@@ -319,6 +327,7 @@ class Contents(Minishard):
     ranges: Ids  # start and end of the shard index, of the indexes of minishards and of the chunks
     # Number of bytes that no index names and that lie before no chunk, and offset of the first
     unowned: tuple[int, int]
+    index_nbytes: int  # size of the shard index and of the indexes of minishards
 
     @property
     def memory_nbytes(self) -> int:
@@ -503,7 +512,9 @@ def contents_of(
     is_solid = nbytes > 0
     chunks = np.stack([offsets, offsets + nbytes], axis=1)[is_solid]
     head = np.array([[0, base]], np.uint64)
-    ranges = np.concatenate([head, indexes, np.unique(chunks, axis=0)])
+    apart = chunks[np.lexsort(chunks.T[::-1])]  # several chunks may have the same bytes
+    apart = apart[np.append(True, (apart[1:] != apart[:-1]).any(axis=1))[: len(apart)]]
+    ranges = np.concatenate([head, indexes, apart])
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     starts = np.append(ranges[:, 0], np.uint64(shard_nbytes))
     reached = np.maximum.accumulate(ranges[:, 1])  # ranges of damaged shards may overlap
@@ -514,7 +525,8 @@ def contents_of(
     gaps[first - 1] = 0
     (left,) = np.nonzero(gaps)
     where = int(reached[left[0]]) if len(left) else 0
-    return Contents(ids, offsets, nbytes, before, ranges, (int(gaps.sum()), where))
+    index_nbytes = base + int((indexes[:, 1] - indexes[:, 0]).sum())
+    return Contents(ids, offsets, nbytes, before, ranges, (int(gaps.sum()), where), index_nbytes)
 
 
 def decode_minishard(
@@ -583,7 +595,7 @@ class MortonCode:
     @classmethod
     def of(cls, size: Sequence[int], chunk: Sequence[int]) -> Self:
         """The code of a volume of a size in voxels, which is cut into chunks."""
-        return cls(tuple(map(ceil_div, size, chunk)))
+        return cls(counts_of(size, chunk))
 
     def __post_init__(self) -> None:
         if any(n < 1 for n in self.grid):

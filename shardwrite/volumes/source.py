@@ -37,13 +37,18 @@ from shardwrite.sources.common import FILES, digest, identify, identity_text
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import CopyLimits, Store
 from shardwrite.stores.opening import open_store
-from shardwrite.volumes.info import INFO, Scale, Volume, parse_info
+from shardwrite.volumes.info import (
+    AXIS_NAMES,
+    INFO,
+    Scale,
+    Volume,
+    parse_info,
+    scale_attributes,
+)
 from shardwrite.volumes.reading import ScaleReader, check_key_of, read_info, volume_above
 from shardwrite.volumes.uint64_shard import UInt64ShardFiles
 
 _AXES = "xyzc"
-
-_NAMES = {"x": "x", "y": "y", "z": "z", "c": "channel"}
 
 _MERGED_NBYTES = 32 * 2**20
 
@@ -228,14 +233,8 @@ def _checked_axes(axes: str | None, n_channels: int) -> str:
 def _metadata(volume: Volume, scale: Scale, axes: str) -> SourceMetadata:
     return SourceMetadata(
         fill_value=np.zeros((), volume.dtype)[()],
-        dimension_names=tuple(_NAMES[axis] for axis in axes),
-        attributes={
-            "precomputed": {
-                "type": volume.kind,
-                "resolution": list(scale.resolution),
-                "voxel_offset": list(scale.voxel_offset),
-            }
-        },
+        dimension_names=tuple(AXIS_NAMES[axis] for axis in axes),
+        attributes=scale_attributes(volume.kind, scale.resolution, scale.voxel_offset),
     )
 
 

@@ -127,7 +127,7 @@ class UInt64ShardReader:
 
     def owned_contents(self) -> Contents:
         """See :meth:`contents`; each byte must be one of an index or a chunk, or lie before one."""
-        contents = self._apart()
+        contents = self.checked_contents()
         n_unowned, offset = contents.unowned
         if n_unowned:
             raise CorruptShardError(
@@ -138,7 +138,8 @@ class UInt64ShardReader:
             )
         return contents
 
-    def _apart(self) -> Contents:
+    def checked_contents(self) -> Contents:
+        """See :meth:`contents`; no byte may be one of two chunks, or of a chunk and an index."""
         contents = self.contents()
         with damage_in(key=self.key):
             check_ranges(contents.ranges, self.source.nbytes, "chunk or index")
@@ -239,7 +240,7 @@ class UInt64ShardReader:
 
         - `deep`: whether to decode each chunk, too.
         """
-        contents = self._apart()
+        contents = self.checked_contents()
         if deep:
             for position in np.argsort(contents.offsets, kind="stable").tolist():
                 self.value(int(contents.offsets[position]), int(contents.nbytes[position]))

@@ -29,6 +29,7 @@ from shardwrite.volumes.sharding import (
     ShardingParameters,
     as_id,
     as_ids,
+    by_shard,
     check_minishards,
     check_shard_index,
 )
@@ -539,11 +540,7 @@ class UInt64Shards(Mapping[int, bytes]):
 
     def _grouped(self, ids: Ids) -> list[tuple[int, Ids]]:
         """Ids of each shard, by its number."""
-        shards = self.sharding.locate(ids)[0]
-        order = np.lexsort((ids, shards))
-        numbers, firsts = np.unique(shards[order], return_index=True)
-        parts = np.split(ids[order], firsts[1:])
-        return list(zip(numbers.tolist(), parts, strict=False))
+        return [(shard, ids[positions]) for shard, positions in by_shard(self.sharding, ids)]
 
     def _commit(
         self,

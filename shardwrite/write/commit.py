@@ -91,6 +91,7 @@ class _Progress:
         self._spec = spec
         self._journal = spec.journal()
         self._begun = self._entered = time.perf_counter()
+        self._due = self._begun + self._pause  # when the next entry is late
         self._cpu, self._cpu_seconds = time.thread_time(), 0.0
         self._attempt = ""
         self._committed: set[str] = set()  # keys that the transaction of the attempt has committed
@@ -127,7 +128,7 @@ class _Progress:
     @property
     def is_late(self) -> bool:
         """Whether another entry is due, because the last one was long ago."""
-        return time.perf_counter() - self._entered >= self._pause
+        return time.perf_counter() >= self._due
 
     @property
     def _pause(self) -> float:
@@ -151,6 +152,7 @@ class _Progress:
             self._cpu_seconds = time.thread_time() - self._cpu
             self._enter(self._journal.append, more=more, is_whole=is_whole, is_retried=True)
             self._entered, self._n_written = time.perf_counter(), 0
+            self._due = self._entered + self._pause
 
     def enter_for_task(self) -> None:
         """Enter shards while the task is busy with another one; called by another thread.
@@ -347,9 +349,10 @@ def _try_shards(
     try:
         with transaction:
             for index in shards:
-                if progress.is_late:
+                is_late = progress.is_late
+                if is_late:
                     transaction.flush()
-                if progress.is_late or progress.has_many:
+                if is_late or progress.has_many:
                     progress.enter(more=True)
                 if is_draining():
                     break

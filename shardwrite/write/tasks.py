@@ -30,7 +30,7 @@ from shardwrite.encode.unit import (
 )
 from shardwrite.errors import CorruptShardError, ShardwriteError, SourceError
 from shardwrite.format.frame import framing_of
-from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid, boundaries
 from shardwrite.host.resources import note_memory
 from shardwrite.host.stopping import Turn
 from shardwrite.plan.estimate import HELD_NBYTES
@@ -83,10 +83,48 @@ class SourcePieces:
         return bad
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Source arrays that are neighbours along an axis, and were made by one task."""
+
+    blocks: Sequence[Any]
+    axis: int
+    lengths: tuple[int, ...]  # length of each along the axis, as dask declares it
+
+    def __sizeof__(self) -> int:
+        """Memory that the row takes, in bytes; dask asks for it to decide where tasks run."""
+        return sum(
+            (block.values if isinstance(block, Damaged) else np.asarray(block)).nbytes
+            for block in self.blocks
+        )
+
+    def cut(self, chunk: Box, inside: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any] | Damaged:
+        """Copy a box out of them into one array. `chunk` is the box of them all."""
+        values: npt.NDArray[Any] = np.empty(inside.shape, dtype)
+        bad: list[tuple[Box, CorruptShardError]] = []
+        edges = boundaries(self.lengths)
+        for block, first, last in zip(self.blocks, edges[:-1], edges[1:], strict=True):
+            start, stop = list(chunk.start), list(chunk.stop)
+            start[self.axis], stop[self.axis] = start[self.axis] + first, start[self.axis] + last
+            own = Box(tuple(start), tuple(stop))
+            part = own.intersect(inside)
+            if not part.size:
+                continue
+            cut, place = cut_block(block, own, part, dtype), part.shift(inside.start)
+            if isinstance(cut, Damaged):
+                back = tuple(-a for a in place.start)
+                bad += [(piece.shift(back), error) for piece, error in cut.bad]
+                cut = cut.values
+            values[place.slices] = cut
+        return Damaged(values, tuple(bad)) if bad else values
+
+
 def cut_block(
     block: Any, chunk: Box, inside: Box, dtype: np.dtype[Any]
 ) -> npt.NDArray[Any] | Damaged:
-    """Cut a box out of a source array, after a check of its shape and dtype."""
+    """Cut a box out of a source array, or a row of them, after a check of shapes and dtypes."""
+    if isinstance(block, Row):
+        return block.cut(chunk, inside, dtype)
     if isinstance(block, Damaged):
         check_block(block, chunk, dtype)
         return block.cut(inside.shift(chunk.start))
@@ -170,12 +208,11 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
                 batches.encode(index)
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            with _as_source_error(spec, source.box):
-                if not batches.has(index):
+            if not batches.has(index):
+                with _as_source_error(spec, source.box):
                     encode(index)
-                    note_memory(spec.run_path)
-                shard = batches.encoded(index)
-            return Emitter(spec, transaction, index).put(shard)
+                note_memory(spec.run_path)
+            return Emitter(spec, transaction, index).put(batches.encoded(index))
 
         return commit_shards(spec, source.box, batches.shards, write)
 

@@ -107,7 +107,7 @@ def test_what_is_done_is_not_encoded_again(tmp_path, monkeypatch):
 
     def failing(self, index):
         if index == (2, 1):
-            raise ValueError("no more")
+            raise shardwrite.SourceError("no more", region=((8, 12), (4, 8)))
         return real(self, index)
 
     with pytest.MonkeyPatch.context() as patch:

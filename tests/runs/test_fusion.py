@@ -9,14 +9,23 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
+from dask.sizeof import sizeof
 from dask.task_spec import List, Task, TaskRef
 from distributed import Client, LocalCluster
 from tiers import some
 
 import shardwrite
+from shardwrite import CorruptShardError, SourceError
+from shardwrite.encode.unit import Damaged
 from shardwrite.engines import ClusterEngine, LocalEngine
+from shardwrite.format.document import ArrayOptions
+from shardwrite.grid import Box
+from shardwrite.plan.options import PlanOptions
+from shardwrite.runs.array_plan import ArrayChunks, plan_array
 from shardwrite.runs.execute import fuse_source, is_worth_fusing
+from shardwrite.write.tasks import Row, cut_block
 
 LAYOUT = {"shards": (8, 8), "chunks": (4, 4)}
 
@@ -56,6 +65,96 @@ def test_what_two_tasks_need_stays_a_task():
     fused = fuse_source(graph, keys)
     assert set(fused.to_dict()) == {*keys, (x.name, 1)}
     assert computed(fused, keys) == computed(graph, keys)
+
+
+def test_only_tasks_that_follow_each_other_are_fused_where_each_takes_long():
+    x = da.from_array(np.arange(60), chunks=10, name="x")
+    y = (x + 1) * 2
+    graph, keys = sums(y - y.mean(), [[(0,), (1,), (2,)], [(3,), (4,), (5,)]])
+    fused = fuse_source(graph, keys, only_chains=True)
+    assert computed(fused, keys) == computed(graph, keys)
+    names = Counter(str(key[0]).split("-")[0] for key in fused.to_dict() if isinstance(key, tuple))
+    assert names["mul"] == 6, "the sum before it goes into it; both the mean and the result need it"
+    assert names["add"] == 0
+    assert names["sub"] == 6, "two tasks of their own, that may run at the same time"
+
+
+def test_tasks_that_are_tuples_stay_as_they_are():
+    x = da.from_array(np.arange(60), chunks=30, name="x") + 1
+    graph, keys = sums(x, [[(0,)], [(1,)]])
+    tuples = {("old", i): (sum_of, [(x.name, i)]) for i in range(2)}
+    layers = {"old": tuples, **graph.layers}
+    both = dask.highlevelgraph.HighLevelGraph(layers, {"old": {"all"}, "all": set()})
+    fused = fuse_source(both, [*tuples, *keys], only_chains=True)
+    assert computed(fused, [*tuples]) == computed(fused, keys) == [465, 1365]
+
+
+def test_what_is_cut_is_sent_without_the_rest_of_its_chunk():
+    """A large chunk that two tasks cut stays where it is, and a small one is cheaper to send."""
+    for n, is_cut_first in (2**10, False), (2**18, True):
+        x = da.zeros((4, n), chunks=(4, n), dtype="u8")
+        graph, keys = dict(x.dask), [("use", 0), ("use", 1)]
+        for key in keys:
+            cut, inside = ("cut", key[1]), Box((2 * key[1], 0), (2 * key[1] + 2, n))
+            whole = Box((0, 0), (4, n))
+            graph[cut] = Task(cut, cut_block, TaskRef((x.name, 0, 0)), whole, inside, x.dtype)
+            graph[key] = Task(key, sum_of, List(TaskRef(cut)))
+        layered = dask.highlevelgraph.HighLevelGraph({"all": graph}, {"all": set()})
+        for only_chains in (False, True):
+            fused = fuse_source(layered, keys, only_chains=only_chains)
+            assert (("cut", 0) in fused.to_dict()) == is_cut_first
+            assert computed(fused, keys) == [0, 0]
+
+
+class Far(LocalEngine):
+    """Threads that are taken for other processes; it notes the tasks of each graph."""
+
+    def __init__(self):
+        super().__init__("threads")
+        self.shares_memory, self.names = False, []
+
+    def run(self, graph, keys, on_result, explain=None):
+        self.names += [key[0] for key in graph.to_dict() if isinstance(key, tuple)]
+        super().run(graph, keys, on_result, explain)
+
+
+@pytest.mark.parametrize("layout", ["fused", "direct"])
+def test_thin_slabs_are_made_and_cut_a_few_at_a_time(tmp_path, layout):
+    """With a task for each slab in each group, more than 2,000 would cut."""
+    values = np.arange(128 * 256 * 256, dtype="u2").reshape(128, 256, 256)
+    x = da.from_array(values, chunks=(1, 256, 256), name="x") + 1
+    shards = (64, 64, 64) if layout == "fused" else (128, 128, 256)
+    with dask.config.set(num_workers=2):
+        engine = Far()
+        options = PlanOptions(memory_limit=None if layout == "fused" else "40MB")
+        plan = plan_array(x, engine, ArrayOptions(shards=shards, chunks=32), options)
+    assert plan.layout == layout
+    source = ArrayChunks(x)
+    seams.run_job(source, plan, tmp_path / "x", engine)
+    (row,) = {name for name in engine.names if "-rows-" in name}
+    n_rows = engine.names.count(row)
+    n_cut = sum(name.startswith("shardwrite-cut") for name in engine.names)
+    assert 8 <= n_rows <= 16
+    assert n_cut <= 16 * plan.partition.n_blocks
+    assert x.name not in engine.names, "slabs are made by the tasks of rows"
+    thick = 128 // n_rows
+    assert source.box_of((row, 1, 0, 0)) == Box((thick, 0, 0), (2 * thick, 256, 256))
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], values + 1)
+
+
+def test_a_row_whose_slabs_cannot_all_be_read():
+    """What is damaged in one of them is damaged at its place in what is cut, and nothing else."""
+    bad = Damaged(np.ones((1, 4), "u1"), ((Box((0, 1), (1, 3)), CorruptShardError("no")),))
+    row = Row([np.zeros((1, 4), "u1"), bad, np.full((1, 4), 2, "u1")], 0, (1, 1, 1))
+    whole, dtype = Box((10, 0), (13, 4)), np.dtype("u1")
+    cut = cut_block(row, whole, Box((11, 2), (13, 4)), dtype)
+    assert cut.values.tolist() == [[1, 1], [2, 2]]
+    assert [part for part, _ in cut.bad] == [Box((0, 0), (1, 1))]
+    fine = cut_block(row, whole, Box((12, 0), (13, 4)), dtype)
+    assert fine.tolist() == [[2, 2, 2, 2]]
+    assert sizeof(row) >= 12
+    with pytest.raises(SourceError, match=r"declared shape \(1, 4\)"):
+        cut_block(Row([np.zeros((2, 4))], 0, (1,)), Box((0, 0), (1, 4)), Box((0, 0), (1, 2)), dtype)
 
 
 def test_what_all_of_the_source_needs_stays_a_task():

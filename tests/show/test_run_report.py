@@ -20,9 +20,8 @@ from rich.console import Console
 import shardwrite
 from shardwrite import RunReport
 from shardwrite.place.base import REPORT_NAME
-from shardwrite.show.make_report import make_report
+from shardwrite.show.make_report import make_report, timeline_of
 from shardwrite.show.report import Span, html
-from shardwrite.show.timeline import timeline_of
 
 KEYWORDS = {"shards": 16, "chunks": 8, "durability": "none", "source_id": "x"}
 
@@ -341,7 +340,7 @@ def test_a_million_shards_make_no_large_report(tmp_path, one_thread):
     x = da.ones((64, 64), chunks=16)
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8))
     from shardwrite.journal.takeover import metadata_of
-    from shardwrite.show.timeline import Commits, Worker
+    from shardwrite.show.make_report import Commits, Worker
 
     run = seams.run_of(tmp_path / "x")
     empty = timeline_of(run, metadata_of(run))

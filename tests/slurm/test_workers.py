@@ -176,7 +176,7 @@ def test_refused_before_anything_is_submitted(field, given):
 
 
 def test_networks_that_are_not_here_are_refused():
-    with pytest.raises(SpecError, match=r"scheduler_interface='no0'.*here are .*lo"):
+    with pytest.raises(SpecError, match=r"scheduler_interface='no0'.*has .*lo"):
         arguments_of(checked(jobs=1, scheduler_interface="no0"))
 
 
