@@ -75,7 +75,7 @@ _STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
     "--shards {} --chunks {} --compressors {}": "tests/operations/test_design.py::test_the_command",
     'replace what is there with mode="w"': (
-        "tests/datasets/test_runs.py::test_files_that_are_not_loaded_go_on_after_an_interruption"
+        "tests/datasets/test_runs.py::test_files_without_a_name_go_on_after_an_interruption"
     ),
     'mode="w" to replace all arrays': (
         "tests/datasets/test_rounding.py::test_another_number_of_bits_is_another_run"
