@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import http.server
 import json
@@ -117,6 +118,8 @@ CONTESTANTS: dict[str, Callable[[str], Read]] = {
 class Server:
     """Serves a directory by ranges and ETags, after a pause, and counts what it is asked for.
 
+    Its files must not change.
+
     Parameters
     ----------
     directory : Path
@@ -129,6 +132,12 @@ class Server:
         self.n_requests = self.n_bytes = 0
         lock, served = threading.Lock(), self
 
+        @functools.cache  # so that the server takes little of the processor, which all share
+        def held(path: str) -> tuple[bytes | None, str]:
+            file = directory / path.lstrip("/")
+            data = file.read_bytes() if file.is_file() else None
+            return data, f'"{hashlib.md5(data or b"").hexdigest()}"'
+
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -140,8 +149,7 @@ class Server:
 
             def _answer(self, *, is_head: bool) -> None:
                 time.sleep(seconds)
-                path = directory / self.path.lstrip("/")
-                data = path.read_bytes() if path.is_file() else None
+                data, tag = held(self.path)
                 part, status = data or b"", 200 if data is not None else 404
                 wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
                 first = 0
@@ -158,7 +166,7 @@ class Server:
                     last = first + len(part) - 1
                     self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
                 if data is not None:
-                    self.send_header("ETag", f'"{hashlib.md5(data).hexdigest()}"')
+                    self.send_header("ETag", tag)
                 self.send_header("Content-Length", str(len(part)))
                 self.send_header("Last-Modified", "Sun, 29 Nov 2026 12:00:00 GMT")
                 self.end_headers()

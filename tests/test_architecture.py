@@ -473,15 +473,14 @@ REMOVES_ITS_OWN = {
     },  # documents are renamed and come back; empty directories
     "journal/lease.py": {"__enter__", "_give_back", "release_all", "file_system_time"},
     "convert/swap.py": {
-        "settle",
-        "give_up",
+        "begun",
         "_end",
         "_link_record",
         "_take_over",
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
     # the new array, until it has the name; an old one goes back, and what is none
-    "journal/handover.py": {"make_new", "_own", "_exchange", "take_name", "put_back"},
+    "journal/handover.py": {"make_new", "rename_aside", "take_name"},
     "journal/lock.py": {
         "settle",
         "release",
@@ -493,7 +492,7 @@ REMOVES_ITS_OWN = {
     "journal/rundir.py": {"discard_drafts", "remove_empty", "remove_empty_home"},
     "place/directory.py": {
         "make_room",
-        "take_away",
+        "put_back",
         "remove_temporaries",
     },  # a new directory is renamed, an old one goes back; temporaries
     "convert/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state

@@ -75,7 +75,7 @@ _STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
     "--shards {} --chunks {} --compressors {}": "tests/operations/test_design.py::test_the_command",
     'replace what is there with mode="w"': (
-        "tests/datasets/test_runs.py::test_files_that_are_not_loaded_go_on_after_an_interruption"
+        "tests/datasets/test_runs.py::test_files_without_a_name_go_on_after_an_interruption"
     ),
     'mode="w" to replace all arrays': (
         "tests/datasets/test_rounding.py::test_another_number_of_bits_is_another_run"
@@ -317,14 +317,11 @@ COVERED: dict[str, str] = {
     "while the array is copied. Nothing is published": (
         "tests/operations/test_convert.py::test_a_source_that_never_rests_is_an_error"
     ),
-    "another program has removed the array {} meanwhile": (
+    "another program has removed {} meanwhile": (
         "tests/operations/test_consume.py::test_an_array_that_was_consumed_since_it_was_planned"
     ),
     "The workers may reach another service": (
         "tests/buckets/test_state.py::test_workers_that_reach_another_service_are_noticed"
-    ),
-    "another program has removed the group {} meanwhile": (
-        f"{_TREES}::test_a_hierarchy_that_was_consumed_since_it_was_planned"
     ),
     "{} holds a conversion that has not ended": f"{_TREES}::test_one_conversion_at_a_time",
     "Write it again from its source with repair": (
@@ -400,9 +397,6 @@ COVERED: dict[str, str] = {
     ),
     "mend it, or remove it after a look": (
         "tests/operations/test_convert_groups.py::test_remedies"
-    ),
-    'give another place, or mode="w" to replace its attributes': (
-        "tests/operations/test_convert_groups.py::test_what_stands_there"
     ),
     "give another place, or remove it yourself": (
         "tests/operations/test_convert_groups.py::test_remedies"

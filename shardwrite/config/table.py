@@ -444,12 +444,40 @@ INDEX_CACHE = Setting(
     travels=True,
 )
 
+CHUNK_CACHE = Setting(
+    "read.chunk-cache",
+    or_null(size),
+    None,
+    "Memory of a process for decoded inner chunks, for programs that read some of them often, such "
+    "as viewers. With null, none is kept.",
+    travels=True,
+)
+
+READ_IN_FLIGHT = Setting(
+    "read.in-flight",
+    count,
+    32,
+    "Requests for inner chunks that a process has under way at a time, where requests go over a "
+    "network. They may be for one shard or for many.",
+    travels=True,
+)
+
+READ_IN_FLIGHT_SIZE = Setting(
+    "read.in-flight-size",
+    size,
+    "64 MiB",
+    "Size of these requests together. They count until their inner chunks are decoded. A larger "
+    "request is made alone.",
+    travels=True,
+)
+
 READ_THREADS = Setting(
     "read.threads",
     or_null(count),
     None,
     "Threads that read the shards of an array that is indexed outside of dask. With null, as many "
-    "as there are cores, and at least 8 where requests go over a network.",
+    "as there are cores. Where requests go over a network, at least as many as there may be under "
+    "way.",
 )
 
 CHUNK_LIMIT = Setting(

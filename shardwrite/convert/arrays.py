@@ -119,22 +119,31 @@ def new_groups(
     seen = Seen()
     places = [resolve_place(dst, group.name or None, seen=seen) for group in groups]
     for group, place in zip(groups, places, strict=True):
-        kind = place.kind_for_group()
-        if kind not in ("nothing", "group"):
-            raise SpecError(
-                "something that is no Zarr v3 group stands there",
-                field="dst",
-                value=place.label,
-                remedy="give another place, or remove it yourself",
-            )
-        if kind == "group" and mode == "w-" and _plain(document_of(place)) != group.document:
-            raise SpecError(
-                "a group with other attributes stands there",
-                field="dst",
-                value=place.label,
-                remedy='give another place, or mode="w" to replace its attributes',
-            )
+        check_group(place, mode, lambda there: _plain(document_of(there)), group.document)
     return list(zip(groups, places, strict=True))
+
+
+def check_group(place: Place, mode: str, read: Callable[[Place], object], wanted: object) -> None:
+    """Refuse to make a group where something else stands.
+
+    - `mode`: whether the document of a group may be replaced.
+    - `read`: reads what must be `wanted` of a group that stands there.
+    """
+    kind = place.kind_for_group()
+    if kind not in ("nothing", "group"):
+        raise SpecError(
+            "something that is no Zarr v3 group stands there",
+            field="dst",
+            value=place.label,
+            remedy="give another place, or remove it yourself",
+        )
+    if kind == "group" and mode == "w-" and read(place) != wanted:
+        raise SpecError(
+            "another group stands there",
+            field="dst",
+            value=place.label,
+            remedy='give another place, or mode="w" to replace its document',
+        )
 
 
 def make_groups(groups: Sequence[tuple[Group, Place]], durability: str | None) -> None:
@@ -167,12 +176,9 @@ def consolidate(
     document is removed.
     """
     groups = [group for group in tree.groups if wanted(group)]
-    documents: dict[str, Document] = {group.name: group.document for group in groups}
-    for name, planned in made:
-        document = planned.metadata.document
-        # What a manifest lists stands only in the document that was published.
-        is_filled = has_manifest(document)
-        documents[name] = document_of(resolve_place(dst, name or None)) if is_filled else document
+    planned = {name: conversion.metadata.document for name, conversion in made}
+    documents = {group.name: group.document for group in groups} | planned
+    documents = as_published(documents, lambda name: resolve_place(dst, name or None))
     for group in groups:
         place = resolve_place(dst, group.name or None)
         place.store.discard_scope(DOCUMENT, _SCOPE)
@@ -200,6 +206,19 @@ def consolidate(
             return consolidated(group.document, dict(sorted({**stay, **members}.items())))
 
         change_document(place, listing, _level(place, durability), _SCOPE)
+
+
+def as_published(
+    documents: Mapping[str, Document], at: Callable[[str], Place]
+) -> dict[str, Document]:
+    """Documents of nodes as they were published: only there stands what a manifest lists.
+
+    - `at`: the place of a node, by its path.
+    """
+    return {
+        name: document_of(at(name)) if has_manifest(document) else document
+        for name, document in documents.items()
+    }
 
 
 def _plain(document: Document) -> Document:

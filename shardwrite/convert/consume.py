@@ -7,10 +7,11 @@ moved aside. The arrays follow one after the other. The groups are removed after
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from shardwrite.convert.arrays import (
     plan_all,
     refuse_loss_of,
 )
-from shardwrite.convert.in_place import INTO, give_back, taken_over
+from shardwrite.convert.in_place import INTO, give_back, states_of
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import (
     Consumer,
@@ -238,32 +239,46 @@ def consume_into(
     refuse_scale(source)
     made = plan(source, target.store)
     layout = {"": digest_of(made, call), INTO: target.label}
+    with _consuming(path, layout) as states:
+        refuse_runs(Hierarchy(place, (), (("", source),)))
+        _refuse_removed(place, states)
+        return consume_one(NamedConversion("", made), call, target, engine, states[""])
+
+
+@contextlib.contextmanager
+def _consuming(path: Path, layout: Mapping[str, str]) -> Iterator[dict[str, Consumption]]:
+    """Begin to consume a tree, or go on, and remove the record when all of it is done.
+
+    After an error, readers find the tree again, unless something of it was removed.
+    """
     with InPlace.begun(path, layout) as work:
-        state = Consumption(path, work.work)
+        states = states_of(work)
         try:
-            refuse_runs(Hierarchy(place, (), (("", source),)))
-            if not state.is_listed and not has_document(place):
-                raise StoreError(
-                    f"another program has removed the array {path} meanwhile. Make the call again, "
-                    "which tells whether that was the same conversion",
-                    key=str(path),
-                    errno=errno.ENOENT,
-                )
-            array, n_removed = consume_one(NamedConversion("", made), call, target, engine, state)
+            yield states
             work.finish()
         except ShardwriteError as error:
-            if work.is_lost:
-                raise taken_over(work) from error
-            if state.aside is None:
-                work.give_up()  # nothing was removed, and readers still find the array
-            else:
+            try:
+                if not work.is_lost:
+                    give_back(work)
+            except ShardwriteError:  # it says so, or cannot tell; the first error is to be reported
                 error.add_note(
                     f"objects of {path} may be removed already: make the same call again to finish"
                 )
             raise
         finally:
-            state.close()
-    return array, n_removed
+            for state in states.values():
+                state.close()
+
+
+def _refuse_removed(place: Place, states: Mapping[str, Consumption]) -> None:
+    """Refuse to go on with a tree of which nothing was listed, and that is gone."""
+    if not has_document(place) and not all(state.is_listed for state in states.values()):
+        raise StoreError(
+            f"another program has removed {place.label} meanwhile. Make the call again, which "
+            "tells whether that was the same conversion",
+            key=place.label,
+            errno=errno.ENOENT,
+        )
 
 
 def _source_at(place: Place, path: Path) -> StoredArray:
@@ -319,28 +334,10 @@ def consume_tree(place: Place, call: ConversionCall, engine: Engine) -> Consumed
     refuse_loss_of([source for _, source in tree.arrays], call)
     layout = {f"{group.name}/": "group" for group in tree.groups}
     layout |= {one.name: digest_of(one.planned, call) for one in made}
-    with InPlace.begun(path, {**layout, INTO: new.label}) as work:
-        states = {name: consumption_of(path, work.work, name) for name in layout}
-        try:
-            refuse_runs(tree)
-            _list(tree, made, states, path)
-            done = _consume(tree, made, targets, states, call, engine)
-            work.finish()
-        except ShardwriteError as error:
-            if work.is_lost:
-                raise taken_over(work) from error
-            if any(True for state in states.values() for _ in state.checked()):
-                error.add_note(
-                    f"objects of {path} may be removed already: make the same call again to finish"
-                )
-            else:  # nothing was removed, and readers find the arrays again
-                give_back(work)
-                work.give_up()
-            raise
-        finally:
-            for state in states.values():
-                state.close()
-    return done
+    with _consuming(path, {**layout, INTO: new.label}) as states:
+        refuse_runs(tree)
+        _list(tree, made, states)
+        return _consume(tree, made, targets, states, call, engine)
 
 
 def _tree_at(place: Directory) -> Hierarchy:
@@ -388,18 +385,12 @@ def _check(
 
 
 def _list(
-    tree: Hierarchy, made: Sequence[NamedConversion], states: Mapping[str, Consumption], path: Path
+    tree: Hierarchy, made: Sequence[NamedConversion], states: Mapping[str, Consumption]
 ) -> None:
     """List the objects of all arrays, before the documents of any group are moved."""
+    _refuse_removed(tree.place, states)
     if all(state.is_listed for state in states.values()):
         return
-    if not has_document(tree.place):
-        raise StoreError(
-            f"another program has removed the group {path} meanwhile. Make the call again, which "
-            "tells whether that was the same conversion",
-            key=str(path),
-            errno=errno.ENOENT,
-        )
     for state in states.values():
         with as_store_error(str(state.work), "cannot make"):
             make_directories(state.work, "full")

@@ -22,17 +22,17 @@ from shardwrite.convert.arrays import (
     HAS_LAYOUT,
     ConversionCall,
     NamedConversion,
+    as_published,
     convert_all,
     refuse_loss_of,
 )
 from shardwrite.convert.plan import ConvertedArray
-from shardwrite.convert.removal import consumption_of
+from shardwrite.convert.removal import Consumption, consumption_of
 from shardwrite.convert.swap import InPlace, find_in_place
 from shardwrite.engines.local import Engine
 from shardwrite.errors import (
     CorruptShardError,
     JournalError,
-    RunEndedError,
     ShardwriteError,
     SpecError,
     StoreError,
@@ -43,7 +43,6 @@ from shardwrite.format.node import (
     CONSOLIDATED_OF_V2,
     DOCUMENT,
     DOCUMENTS_OF_V2,
-    has_manifest,
 )
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import check_groups_above, consolidate, replace_document, withdraw
@@ -52,11 +51,11 @@ from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, document_of
+from shardwrite.place.target import Target
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.source import by_inner_chunks
 from shardwrite.sources.inside import InsideStore
-from shardwrite.stores.directories import copy_rights, make_directories
+from shardwrite.stores.directories import copy_rights
 from shardwrite.stores.looking import (
     as_store_error,
     is_there,
@@ -112,7 +111,6 @@ def abandon_in_place(place: Place) -> bool:
     with InPlace.begun(path, None) as work:
         if INTO in work.layout:
             give_back(work)
-            work.give_up()
         elif (work.is_complete or not is_there(path)) and work.is_new:
             _finish(work)
         else:  # also if another tree lies there now, which stays
@@ -128,14 +126,20 @@ def _give_up(work: InPlace) -> None:
     work.give_up()
 
 
+def states_of(work: InPlace) -> dict[str, Consumption]:
+    """State of the consumption of each node of a tree, by its name in the layout."""
+    names = (name for name in work.layout if name != INTO)
+    return {name: consumption_of(work.path, work.work, name) for name in names}
+
+
 def give_back(work: InPlace) -> None:
-    """Put the documents back of what was to be consumed, unless something of it was removed."""
-    names = [name for name in work.layout if name != INTO]
-    states = [consumption_of(work.path, work.work, name) for name in names]
+    """Give up a conversion that consumes a tree, unless something of it was removed."""
+    states = states_of(work).values()
     for state in states:
         state.check_whole()
     for state in reversed(states):
         state.give_back()
+    work.give_up()
 
 
 def convert_in_place(
@@ -171,8 +175,7 @@ def convert_in_place(
         except ShardwriteError:
             _give_up(work)
             raise
-        with as_store_error(str(work.new.parent), "cannot make"):
-            make_directories(work.new.parent, level)
+        work.make_new()
         run = replace(call.run, mode="w-", durability=level, restart=False)
         try:
             arrays = convert_all(tree, made, work.new, replace(call, run=run), engine)
@@ -180,21 +183,11 @@ def convert_in_place(
                 _compare(one, work.new, call)
             _keep_rights(tree, path, work.new)
             _check_unchanged(tree, path, is_begun=True)
-            work.exchange(partial(_withdraw, work))
             _finish(work)
         except ShardwriteError as error:
-            if work.is_lost:
-                raise taken_over(work) from error
             error.add_note(_HOW_TO_GO_ON)
             raise
     return tuple(_renamed(array, path) for array in arrays)
-
-
-def taken_over(work: InPlace) -> RunEndedError:
-    """The error of a process whose work another one has taken over."""
-    return RunEndedError(
-        f"another process has taken over the conversion of {work.path}", path=str(work.work)
-    )
 
 
 def _path_of(place: Place) -> Path | None:
@@ -365,7 +358,7 @@ def _check_unchanged(tree: Hierarchy, path: Path, *, is_begun: bool) -> None:
     `is_begun`, something of the new tree may be there, and is to be removed.
     """
     now = open_hierarchy(tree.place, lambda _: True)
-    before, after = _documents_of(tree), _documents_of(now)
+    before, after = tree.documents, now.documents
     names = {*before, *after}
     changed = sorted(name for name in names if before.get(name) != after.get(name))
     changed += sorted(str(other.relative_to(path)) for other in _others(now, path))
@@ -379,33 +372,24 @@ def _check_unchanged(tree: Hierarchy, path: Path, *, is_begun: bool) -> None:
         )
 
 
-def _documents_of(tree: Hierarchy) -> dict[str, Document]:
-    found = {group.name: group.document for group in tree.groups}
-    return found | {name: source.array.metadata.document for name, source in tree.arrays}
-
-
 def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
     """Give the directories of the new nodes the rights of the old ones."""
-    names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
-    for name in names:
+    for name in tree.documents:
         with as_store_error(str(new / name), "cannot set the rights of"):
             copy_rights(old / name, new / name)
 
 
 def _finish(work: InPlace) -> None:
-    """Do what is left after the exchange of names."""
-    work.settle()
+    """Let the new tree take the place of the old one, as far as that is left."""
+    work.hand_over(partial(_withdraw, work))
     _enter(work)
     work.finish()
 
 
 def _published_in(place: Place) -> dict[str, Document]:
     """Documents of the nodes of a tree as they stand there, with what manifests list."""
-    found = _documents_of(open_hierarchy(place, lambda _: True))
-    for name, document in found.items():
-        if has_manifest(document):
-            found[name] = document_of(place.member(name) if name else place)
-    return found
+    tree = open_hierarchy(place, lambda _: True)
+    return as_published(tree.documents, tree.at)
 
 
 def _enter(work: InPlace) -> None:

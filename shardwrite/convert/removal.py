@@ -18,7 +18,7 @@ The steps in order, and in italics what a crash after each leaves:
 
 1. Record the conversion, and list the objects, durably. *The array.*
 2. Move the documents aside, and sync that. *All objects, and no document. The next call goes on.
-   Giving up moves the documents back.*
+   Giving up, or an error, moves the documents back.*
 3. For each group of shards that are durable: compare them with the array, and sync a line about
    them. *The same. The next call knows that these shards are whole.*
 4. Remove the objects of which all shards have such a line. *Each inner chunk lies in the array, in
@@ -271,10 +271,11 @@ class Consumption:
         """All lines about shards (step 3). A line that is torn was not synced, and counts not."""
         for path in listed(self.work, _LINES):
             most = len(self.was_there) * _NBYTES_PER_SHARD + 2**30
-            for line in parse_lines(read_blocks(path, most)):
-                if line is not None:
-                    with contextlib.suppress(ValueError):
-                        yield Checked.from_dict(line)
+            with as_store_error(str(path), "cannot read"):
+                for line in parse_lines(read_blocks(path, most)):
+                    if line is not None:
+                        with contextlib.suppress(ValueError):
+                            yield Checked.from_dict(line)
 
     def enter(self, *columns: tuple[int, ...]) -> Proof:
         """Sync a line about shards that are durable and were compared, if any (step 3)."""

@@ -10,17 +10,16 @@ All that belongs to one lies in ``<leaf>.conversion.shardwrite/`` beside the old
     directory first. A process that was frozen, and goes on later, then finds none of its paths.
 
     ``work.json`` has the token, and the inode number of the new tree as soon as that is complete.
-    ``new/<leaf>`` is the new tree, which ordinary runs write. ``replaced`` is the old tree, after
-    the exchange.
+    ``array-new/<leaf>`` is the new tree, which ordinary runs write, and after the exchange the old
+    one. Where the system cannot exchange two names, the old one becomes ``replaced``.
 
 The steps in order, and in italics what stands at the name of the tree after a crash:
 
 1. Write the record. Refuse to go on if a run on one of the arrays has not ended. *The old tree.*
-2. Write the new tree in ``new/``, and compare it with the old one. *The old tree.*
+2. Write the new tree in ``array-new/``, and compare it with the old one. *The old tree.*
 3. Note the inode number of the new tree, durably. Take the tree out of the consolidated metadata
    of all groups above it. *The old tree, which these groups do not list.*
-4. Exchange the names of the two trees. *The old tree or the new one.* Where the system cannot
-   exchange names, the old tree becomes ``replaced``, and then the new one gets its name. *The old
+4. Exchange the names of the two trees, as in step 5 of :mod:`shardwrite.journal.handover`. *The old
    tree, nothing, or the new one. The next call does the rest.*
 5. Sync the names, enter the new tree into that metadata, and remove the old tree. *The new tree.*
 6. Remove the record and its directory. *The new tree.*
@@ -46,11 +45,12 @@ from shardwrite._dataclass import dataclass
 from shardwrite.errors import (
     JournalError,
     RunEndedError,
+    ShardwriteError,
     SpecError,
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.journal.handover import take_name
+from shardwrite.journal.handover import NEW, OLD, rename_aside, take_name
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
 from shardwrite.records import Record, always
@@ -98,6 +98,8 @@ _ENDED, _DRAFT = "ended-", "draft-"
 
 _ADOPTS = "adopts"  # key in the layout of what an older version did with files of HDF5
 
+_NEW_BEFORE = "new"  # name that older versions gave to the directory of the new tree
+
 _MAX_TRIES = 8
 
 _STATE_NBYTES = 512
@@ -134,7 +136,7 @@ def new_tree_of(path: Path) -> Path | None:
     Nothing is changed. The path may be gone a moment later, if another process takes over.
     """
     works = listed(conversion_beside(path), WORK_PREFIX)
-    found = (work / "new" / path.name for work in works if is_there(work / RECORD))
+    found = (work / NEW / path.name for work in works if is_there(work / RECORD))
     return next((new for new in found if is_there(new)), None)
 
 
@@ -161,16 +163,14 @@ def _inode(path: Path) -> int | None:
 
 
 class InPlace:
-    """A conversion in place that this process works on. Make one with :meth:`begun`.
-
-    - `new_inode`: inode number of the new tree, once it is complete.
-    """
+    """A conversion in place that this process works on. Make one with :meth:`begun`."""
 
     def __init__(self, path: Path, record: Begun, token: str) -> None:
         self.path, self._record, self._token = path, record, token
         noted = read_file(self.work / _WORK)
+        self._has_ended = False
         self.is_fresh = noted is None  # no process has done anything before
-        self._new_inode = _new_inode_in(self.work, noted)
+        self._new_inode = _new_inode_in(self.work, noted)  # of the new tree, once it is complete
 
     @classmethod
     @contextlib.contextmanager
@@ -193,12 +193,22 @@ class InPlace:
                             "the conversion has ended", path=str(conversion_beside(path))
                         )
                     continue
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(made / _NEW_BEFORE, made / NEW)
                 if layout is None:
                     give_room(made / RECORD)  # to give up on a full disk
             with Lease(made, token):
                 this = cls(path, record, token)
                 this._write(this._new_inode)
-                yield this
+                try:
+                    yield this
+                except ShardwriteError as error:
+                    if not this.is_lost:
+                        raise
+                    raise RunEndedError(
+                        f"another process has taken over the conversion of {path}",
+                        path=str(this.work),
+                    ) from error
             return
         raise JournalError(
             f"{conversion_beside(path)} holds the record of a conversion without its work. Look at "
@@ -219,12 +229,12 @@ class InPlace:
     @property
     def new(self) -> Path:
         """Path of the new tree before the exchange."""
-        return self.work / "new" / self.path.name
+        return self.work / NEW / self.path.name
 
     @property
     def is_lost(self) -> bool:
         """Whether another process has taken this work over."""
-        return not is_there(self.work / RECORD)
+        return not (self._has_ended or is_there(self.work / RECORD))
 
     @property
     def is_complete(self) -> bool:
@@ -254,7 +264,7 @@ class InPlace:
         if new is not None and here == new:
             return True
         if new is not None and here is None and there == new:
-            return _inode(self.work / "replaced") == old or self._lost()
+            return _inode(self.work / OLD) == old or self._lost()
         return self._lost()
 
     def check_old(self) -> None:
@@ -274,40 +284,42 @@ class InPlace:
             path=str(home),
         )
 
+    def make_new(self) -> None:
+        """Make the directory of the new tree, which is never made again (step 2)."""
+        with as_store_error(str(self.new.parent), "cannot make"):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.new.parent)
+            fsync_directory(self.work)
+
     def check_movable(self) -> None:
         """Refuse to go on if the system cannot rename the old tree."""
         with as_store_error(str(self.path), "cannot exchange"):
             check_movable(self.path, self.work)
 
-    def exchange(self, withdraw: Callable[[], None]) -> None:
-        """Give the name of the old tree to the new one (steps 3 and 4).
+    def hand_over(self, withdraw: Callable[[], None]) -> None:
+        """Give the name of the old tree to the new one, durably, as far as that is left.
+
+        These are steps 3 and 4, and the begin of step 5.
 
         - Raises RunEndedError if another process has taken over.
         """
-        if self.is_new:
-            return
+        if not self.is_new:
+            with as_store_error(str(self.path), "cannot exchange"):
+                self._write(_inode(self.new))
+            withdraw()
         with as_store_error(str(self.path), "cannot exchange"):
-            self._write(_inode(self.new))
-        withdraw()
-        with as_store_error(str(self.path), "cannot exchange"):
-            if not take_name(self.path, self.new, self.work / "replaced", self._is_old):
+            has_name = _inode(self.path) == self._new_inode
+            if not has_name and not take_name(self.path, self.new, self.work / OLD, self._is_old):
                 self._lost()
+            for directory in (self.path.parent, self.work, self.new.parent):
+                if is_there(directory):  # and not removed already, with the old tree
+                    fsync_directory(directory)
 
     def _is_old(self, path: Path) -> bool:
         return _inode(path) == self._record.old
 
-    def settle(self) -> None:
-        """Finish the exchange of names, and make it durable (step 5), also after a crash."""
-        with as_store_error(str(self.path), "cannot finish the exchange of"):
-            if _inode(self.path) is None:
-                os.rename(self.new, self.path)
-            if _inode(self.new) == self._record.old:
-                os.rename(self.new, self.work / "replaced")
-            for directory in (self.path.parent, self.work, self.new.parent):
-                fsync_directory(directory)
-
     def finish(self) -> None:
-        """Remove the old tree, and then the record (steps 5 and 6); `settle` comes first."""
+        """Remove the old tree, and then the record (steps 5 and 6); `hand_over` comes first."""
         with as_store_error(str(self.path), "cannot delete the old tree of"):
             self._remove_data()
         self._end()
@@ -315,8 +327,7 @@ class InPlace:
     def give_up(self) -> None:
         """Remove the new tree and the record. The old tree stays as it is."""
         with as_store_error(str(self.work), "cannot give up"):
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(self.new.parent, self.work / f"array-{uuid.uuid4().hex}")
+            rename_aside(self.work)  # tasks that are late find no path
             self._remove_data()
         self._end()
 
@@ -331,6 +342,7 @@ class InPlace:
         over = conversion_beside(self.path) / f"{_ENDED}{self._token}"
         with as_store_error(str(over), "cannot remove"):
             os.rename(self.work, over)
+            self._has_ended = True
             _tidy(conversion_beside(self.path), self._record.first)
 
     def _write(self, new_inode: int | None) -> None:
@@ -381,7 +393,7 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Begun:
 
 def _check_length(path: Path) -> None:
     """Refuse a path beside which no run can work, as the paths there would be too long."""
-    longest = f"{CONVERSION_SUFFIX}/{WORK_PREFIX}{'0' * 32}/new/{path.name}{'0' * _STATE_NBYTES}"
+    longest = f"{CONVERSION_SUFFIX}/{WORK_PREFIX}{'0' * 32}/{NEW}/{path.name}{'0' * _STATE_NBYTES}"
     most = PATH_MAX - len(os.fsencode(longest)) - 1
     if len(os.fsencode(path)) > most:
         raise SpecError(

@@ -18,14 +18,14 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.convert.arrays import ConversionCall, put_document
+from shardwrite.convert.arrays import ConversionCall, as_published, check_group, put_document
 from shardwrite.convert.consume import consume_into
 from shardwrite.convert.plan import told_of_left_out, told_of_source
 from shardwrite.convert.removal import WholeObjects, plan_transfer_of
 from shardwrite.convert.run import ArrayConversion
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, SpecError, StoreError, printable
-from shardwrite.format.node import DOCUMENT, has_manifest
+from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import enter_above
 from shardwrite.journal.receipt import read_receipt
@@ -40,7 +40,6 @@ from shardwrite.place.run_state import run_state_beside
 from shardwrite.place.target import (
     Target,
     document_if_there,
-    document_of,
     refuse_kept,
     refuse_names,
     resolve_place,
@@ -81,17 +80,13 @@ def infos_of(tree: Hierarchy) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for scale in sorted(scales):
         for name in reversed(["", *names_above(scale)]):
-            if name not in found and (data := _node(tree, name).read(INFO)) is not None:
+            if name not in found and (data := tree.at(name).read(INFO)) is not None:
                 found[name] = data
             if name in found:
                 break
     for name, data in found.items():
-        _check_scales(_node(tree, name).label, f"{name}/" if name else "", _parsed(data), scales)
+        _check_scales(tree.at(name).label, f"{name}/" if name else "", _parsed(data), scales)
     return found
-
-
-def _node(tree: Hierarchy, name: str) -> Place:
-    return tree.place.member(name) if name else tree.place
 
 
 def _parsed(data: bytes) -> Any:
@@ -467,7 +462,7 @@ class Transferring:
         """Documents of the groups as they stand in the source, by name, the root's last."""
         found: dict[str, bytes] = {}
         for group in reversed(self.tree.groups):
-            node = self.tree.place.member(group.name) if group.name else self.tree.place
+            node = self.tree.at(group.name)
             data = node.read(DOCUMENT)
             if data is None:
                 raise _not_as_it_is(node.label, "a group of Zarr v2")
@@ -478,8 +473,7 @@ class Transferring:
 def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     """Open the source of a transfer, and refuse what cannot be copied as it is."""
     tree = open_hierarchy(place_of(src), lambda _: True)
-    names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
-    refuse_names(names, tree.place.label, as_text=True, as_it_is=True)
+    refuse_names(list(tree.documents), tree.place.label, as_text=True, as_it_is=True)
     for _, source in tree.arrays:
         _check_source(source)
     place = resolve_place(dst, None, asks=False)
@@ -529,7 +523,7 @@ def transfer(
     documents = wanted.documents()
     places = {name: wanted.at(name) for name in documents}
     for name, place in places.items():
-        _check_group(place, documents[name], run.mode)
+        check_group(place, run.mode, lambda there: there.read(DOCUMENT), documents[name])
     volumes = {name: target_at(wanted.at(name), wanted.run_dir) for name in wanted.infos}
     for name, target in volumes.items():
         check_info(target.place, wanted.infos[name], run.mode)
@@ -629,32 +623,9 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
     )
 
 
-def _check_group(place: Place, document: bytes, mode: str) -> None:
-    """Refuse to put the document of a group where something else stands."""
-    kind = place.kind_for_group()
-    if kind not in ("nothing", "group"):
-        raise SpecError(
-            "something that is no Zarr v3 group stands there",
-            field="dst",
-            value=place.label,
-            remedy="give another place, or remove it yourself",
-        )
-    if kind == "group" and mode == "w-" and place.read(DOCUMENT) != document:
-        raise SpecError(
-            "another group stands there",
-            field="dst",
-            value=place.label,
-            remedy='give another place, or mode="w" to replace its document',
-        )
-
-
 def _nodes_of(wanted: Transferring) -> dict[str, Document]:
     """Documents of the nodes of a copy, without those below a group that has none."""
-    found = {group.name: group.document for group in wanted.tree.groups}
-    for name, source in wanted.tree.arrays:
-        document = source.array.metadata.document
-        # What a manifest lists stands only in the document that was published.
-        found[name] = document_of(wanted.at(name)) if has_manifest(document) else document
+    found = as_published(wanted.tree.documents, wanted.at)
     return {
         name: node
         for name, node in found.items()

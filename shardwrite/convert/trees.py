@@ -156,8 +156,7 @@ def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
 
 def _attributes_of(tree: Hierarchy) -> Document:
     """Attributes of the root of a tree."""
-    documents = {group.name: group.document for group in tree.groups}
-    documents |= {name: source.array.metadata.document for name, source in tree.arrays}
+    documents = tree.documents
     if "" not in documents:
         raise SpecError(
             "no array or group is there but only below, so the note on sharding has no place",

@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +26,26 @@ from dask.base import tokenize
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
+from shardwrite.datasets.numbers import held
 from shardwrite.datasets.rounding import bits_by_name, described, rounded
 from shardwrite.datasets.times import as_declared, checked
-from shardwrite.errors import SpecError
+from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
+from shardwrite.place.target import resolve_place
 from shardwrite.read.array import merge_chunks
-from shardwrite.stores.looking import is_file
+from shardwrite.read.stored_array import stored_at
+from shardwrite.stores.looking import is_file, is_there, names_in
 
 if TYPE_CHECKING:
     import xarray
     import zarr
 
+    from shardwrite.place.base import Place
+
 _SIZES = ("chunks", "shards", "preferred_chunks")
 _CODECS = ("compressors", "filters", "serializer")
+_DESCRIPTORS = Path("/proc/self/fd")  # of Linux
 _SEPARATORS = {"/": "a slash", "\\": "a backslash"}  # zarr takes the second for the first
 # Names under which xarray writes a DataArray that has none, or that of one of its coordinates.
 _VARIABLE, _NAME = "__xarray_dataarray_variable__", "__xarray_dataarray_name__"
@@ -57,6 +64,8 @@ class Node:
     keep_bits: Mapping[Hashable, int]  # bits of the mantissa of the variables that are rounded
 
     own_sizes: bool = False  # whether sizes in the encoding of the variables themselves count
+    # For a node of a tree, the dataset with the coordinates of the nodes above that it shares
+    inherited: xarray.Dataset | None = None
 
     def sizes(self, name: Hashable) -> Mapping[str, Any]:
         """What decides on the sizes of a variable, before those that all variables have.
@@ -80,6 +89,16 @@ class Node:
     def label(self, name: Hashable) -> str:
         """Text that names a variable to people."""
         return f"{self.path}/{name}" if self.path else str(name)
+
+    def into(self, place: Place) -> Node:
+        """The node for a group that exists, and may have copies of coordinates that are shared."""
+        coords = {} if self.inherited is None else self.inherited.coords
+        own = {
+            name: coords[name]
+            for name in coords
+            if name not in self.dataset.variables and place.member(str(name)).has(DOCUMENT)
+        }
+        return replace(self, dataset=self.dataset.assign_coords(own)) if own else self
 
 
 def import_xarray(value: str) -> ModuleType:
@@ -119,7 +138,8 @@ def nodes_of(given: Any, encoding: Any, keep_bits: Any, *, own_sizes: bool = Fal
         own = _mappings(asked.get(node.path), f"encoding[{node.path!r}]")
         bits = bits_by_name(dataset, of_nodes.get(node.path), f"keep_bits[{node.path!r}]")
         name = "" if path == "." else path
-        found.append(Node(name, dataset, _asked_for(dataset, own), bits, own_sizes))
+        whole = node.to_dataset(inherit=True)
+        found.append(Node(name, dataset, _asked_for(dataset, own), bits, own_sizes, whole))
     return found
 
 
@@ -200,7 +220,7 @@ def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xar
         name: {**encodings.get(name, {}), **node.encoding.get(name, {})}
         for name in dataset.variables
     }
-    return rounded(dataset, node.keep_bits, told)
+    return rounded(held(dataset, told), node.keep_bits, told)
 
 
 def encoded(node: Node) -> EncodedNode:
@@ -247,9 +267,9 @@ def _lazy(node: Node) -> xarray.Dataset:
 def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
     """A variable in chunks of its own file.
 
-    What lies in memory is named by its values, and what lies in a file by the file. Anything else
-    has no name that lasts, and so the source of a run is told by its dtype and chunks; a text of
-    this form tells so, see `identity_of`.
+    What lies in memory is named by its values, and what lies in a file or a Zarr array by that.
+    Anything else has no name that lasts, and so the source of a run is told by its dtype and
+    chunks; a text of this form tells so, see `identity_of`.
     """
     preferred = variable.encoding.get("preferred_chunks", {})
     unit = tuple(int(np.max(preferred.get(dim, 1))) for dim in variable.dims)
@@ -257,33 +277,76 @@ def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
     in_memory = variable._in_memory  # noqa: SLF001 (asking for the data would load them)
     made: xarray.Variable = variable.chunk(
         dict(zip(variable.dims, sizes, strict=True)),
-        name=None if in_memory else f"{name}-{_token_of_file(variable) or uuid.uuid4()}",
+        name=None if in_memory else f"{name}-{_token_of_source(variable) or uuid.uuid4()}",
     )
     return made
 
 
-def _token_of_file(variable: xarray.Variable) -> str | None:
-    """What tells lazy values of a file of netCDF or HDF5 from others; None for all other values.
+def _token_of_source(variable: xarray.Variable) -> str | None:
+    """What tells lazy values of a file or a Zarr array from others; None for all other values.
 
-    These are path, size and time of the file, the name in it, and what xarray does to the values:
-    how it selects and decodes them.
+    These are facts about the source, and what xarray does to the values: how it selects and decodes
+    them.
     """
     data, layers = variable._data, list[Any]()  # noqa: SLF001 (asking for the data would load them)
     while hasattr(data, "array"):
         layers.append((type(data).__qualname__, _fields(data)))
         data = data.array
-    store: Any = getattr(data, "datastore", None)
-    name = getattr(data, "variable_name", None)
-    path = getattr(store, "_filename", None)
-    if not (name and isinstance(path, str) and hasattr(store, "_group") and is_file(path)):
+    array = getattr(data, "_array", None)
+    facts = _facts_of_file(data) if array is None else _facts_of_array(array)
+    if facts is None:
         return None
-    stat = os.stat(path)
-    facts = os.path.realpath(path), stat.st_size, stat.st_mtime_ns, store._group  # noqa: SLF001
     try:
         with dask.config.set({"tokenize.ensure-deterministic": True}):
-            return str(tokenize(facts, name, layers))
+            return str(tokenize(facts, layers))
     except RuntimeError:  # of dask, for what it cannot name
         return None
+
+
+def _facts_of_file(data: Any) -> tuple[Any, ...] | None:
+    """Path, size and time of a file of netCDF or HDF5, and the name in it; None for other data.
+
+    None, too, if the file that is open is no longer the one at that path.
+    """
+    store, name = getattr(data, "datastore", None), getattr(data, "variable_name", None)
+    manager: Any = getattr(store, "_manager", None)
+    path = getattr(store, "_filename", None) or next(iter(getattr(manager, "_args", ())), None)
+    if not (name and manager and isinstance(path, str) and is_file(path)):
+        return None
+    manager.acquire()  # opens it again if xarray has closed it meanwhile
+    path, stat = os.path.realpath(path), os.stat(path)
+    if not _is_open(path, stat):
+        return None
+    return path, stat.st_size, stat.st_mtime_ns, getattr(store, "_group", None), name
+
+
+def _is_open(path: str, stat: os.stat_result) -> bool:
+    """Whether what this process has open of a path is the file there; True if no system tells."""
+    if not is_there(_DESCRIPTORS):
+        return True
+    is_open = False
+    for name in names_in(_DESCRIPTORS):
+        try:
+            found, opened = os.stat(_DESCRIPTORS / name), os.readlink(_DESCRIPTORS / name)
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        if opened == f"{path} (deleted)":
+            return False
+        is_open |= os.path.samestat(found, stat)
+    return is_open
+
+
+def _facts_of_array(array: Any) -> tuple[Any, ...] | None:
+    """Place of a Zarr array, and version of its document; None if it lies in memory."""
+    import zarr
+
+    if not isinstance(array, zarr.Array):
+        return None
+    try:
+        stored = stored_at(resolve_place(array, None, is_read=True))
+    except (SpecError, CodecError):  # zarr-python alone can read it
+        return None
+    return None if stored.array.store.is_in_memory else (stored.identity,)
 
 
 def _fields(wrapper: Any) -> list[tuple[str, Any]]:
@@ -319,6 +382,13 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             field="ds",
             value=name,
             remedy="rename it with ds.rename, or make a DataTree of it",
+        )
+    if str(name).startswith("__") and name != _VARIABLE:
+        raise SpecError(
+            f"the name of the variable {name!r} begins with __, as Zarr reserves it",
+            field="ds",
+            value=name,
+            remedy="rename it with ds.rename",
         )
     if any(math.isnan(n) for n in variable.shape):
         raise SpecError(

@@ -84,14 +84,24 @@ def _opened(
     group: str | None,
     consolidated: bool | None,
 ) -> Any:
-    """What zarr-python opens; a bucket at a URL is opened by this package.
+    """What zarr-python opens; a bucket is opened by this package.
 
     - Raises SpecError for a group on a web server whose members nothing tells.
     """
+    from zarr import Group
+
     from shardwrite.place.base import at_url
     from shardwrite.place.target import resolve_place
-    from shardwrite.stores.looking import is_bucket_url, local_path
+    from shardwrite.stores.bucket import opened
+    from shardwrite.stores.bucket_kinds import is_bucket
+    from shardwrite.stores.looking import is_bucket_url, is_session, local_path
 
+    if is_session(given):  # of Icechunk
+        return given.store
+    if isinstance(given, Group):
+        return given.store_path
+    if is_bucket(given):
+        return opened(given, is_read=True).as_zarr()
     if not isinstance(given, str | os.PathLike):
         return given
     path = local_path(os.fspath(given))

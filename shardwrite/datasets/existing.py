@@ -32,9 +32,8 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of
-from shardwrite.read.hierarchy import documents_below
 from shardwrite.read.source import unmasked_value
-from shardwrite.stores.looking import read_limit
+from shardwrite.stores.looking import parse_document, read_limit
 
 if TYPE_CHECKING:
     import xarray
@@ -58,6 +57,7 @@ class ValuesOfNode:
 
     variables: tuple[Values, ...]
     document: Document
+    region: Mapping[Any, slice]  # where they go, as xarray has found it
     overlap: Overlap | None = None  # what is wrong with the steps of an append
     # For an append, the number of steps of the store, and of the dataset
     length: int = 0
@@ -81,65 +81,148 @@ class Changes:
     append_dim: Any
     region: Any
 
-    def of_node(self, node: Node) -> Changes | None:
+    def of_node(self, node: Node, above: Mapping[Any, slice]) -> Changes | None:
         """How a node of a tree goes into its group; None if it is left out.
 
         One without the dimension of an append has nothing to append. Its values are written again,
         as those of variables without that dimension are.
+
+        - `above`: where the nodes above it go, by dimension. A node whose coordinate is theirs goes
+          to the same place.
         """
+        if self.region is not None:
+            return replace(self, region=_region_of(node, self.region, above))
         if self.append_dim is None or self.append_dim in node.dataset.dims:
             return self
         return None if self.mode == "a-" else replace(self, append_dim=None)
 
 
-def refuse_tree(nodes: Sequence[Node], place: Place, changes: Changes) -> None:
-    """Refuse a tree that does not go into a group, or whose append would leave arrays shorter."""
-    if changes.region is not None:
+def _region_of(node: Node, region: Any, above: Mapping[Any, slice]) -> Mapping[Any, Any]:
+    """The part of a region that is about a node of a tree."""
+    dims, own = node.dataset.dims, node.dataset.variables
+    asked = region if isinstance(region, Mapping) else dict.fromkeys(dims, region)
+    found = {dim: where for dim, where in asked.items() if dim in dims}
+    if own and not found:
         raise SpecError(
-            "a tree is not written into a region",
+            f"the variables of the node {node.path or '/'!r} have none of the dimensions of the "
+            "region",
             field="region",
-            value=changes.region,
-            remedy="write its nodes one by one, with group=",
+            value=region,
+            remedy="leave the node out, or its variables",
         )
-    dim, documents = changes.append_dim, documents_below(place)
+    return {
+        dim: above.get(dim, where) if isinstance(where, str) and dim not in own else where
+        for dim, where in found.items()
+    }
+
+
+def refuse_tree(nodes: Sequence[Node], documents: Mapping[str, Document], changes: Changes) -> None:
+    """Refuse a tree that does not go into a group; of what lies below it, documents are given."""
+    is_fixed = changes.mode == "r+"
     for node in nodes:
         is_group = kind_of_document(documents.get(node.path, {})) == "group"
-        if node.dataset.variables and node.path and not is_group:
+        if (node.dataset.variables or is_fixed) and node.path and not is_group:
             raise SpecError(
                 f"the store has no group {node.path!r}",
                 field="ds",
                 value=node.path,
                 remedy="leave the node out, or write it first, with group=",
             )
-    if dim is None:
-        return
-    growing = [node.path for node in nodes if dim in node.dataset.dims]
-    if not growing:
-        raise SpecError(
-            "no node of the tree has this dimension",
-            field="append_dim",
-            value=dim,
-            remedy="give a dimension of its variables",
-        )
+    region = changes.region if isinstance(changes.region, Mapping) else {}
+    asked = [("region", dim) for dim in region]
+    asked += [] if changes.append_dim is None else [("append_dim", changes.append_dim)]
+    for field, dim in asked:
+        if all(dim not in node.dataset.dims for node in nodes):
+            raise SpecError(
+                "no node of the tree has this dimension",
+                field=field,
+                value=dim,
+                remedy="give a dimension of its variables",
+            )
+
+
+def refuse_shorter_groups(
+    nodes: Sequence[Node], place: Place, documents: Mapping[str, Document], dim: Any
+) -> None:
+    """Refuse an append after which xarray would not open the groups as one tree any more.
+
+    A group without a coordinate of the steps has those of the group above it, as xarray opens it.
+    So they grow together. Groups that are of other lengths now are left alone.
+
+    - `place`: where the group of the first node lies; the others lie in it.
+    - `documents`: what lies below it, by path.
+    """
+    growing = [node for node in nodes if node.dataset.sizes.get(dim)]
     own = {node.label(name) for node in nodes for name in node.dataset.variables}
-    for path, document in documents.items():
-        # xarray refuses to open nodes of another length than those above them.
-        group = path.rpartition("/")[0]
-        is_related = any(_is_in(group, other) or _is_in(other, group) for other in growing)
-        if is_related and dim in _dims(document) and path not in own:
-            raise _shorter(path, dim)
+    for node in growing:
+        length = _shortest(_arrays_of(documents, node.path), dim)
+        for path, document in documents.items():
+            group = path.rpartition("/")[0]
+            upper, lower = sorted((group, node.path), key=len)
+            is_shared = (
+                path not in own
+                and kind_of_document(document) == "array"
+                and group != node.path
+                and is_in(lower, upper)
+                and not _has_steps(documents, upper, lower, dim)
+            )
+            if is_shared and length in _lengths(document, dim):
+                raise _shorter_group(path, dim)
+        if not _has_steps(documents, None, node.path, dim):
+            _refuse_shorter_above(place, dim, length)
 
 
-def _is_in(path: str, group: str) -> bool:
+def _has_steps(documents: Mapping[str, Document], upper: str | None, lower: str, dim: Any) -> bool:
+    """Whether a group, or one above it up to another, has a coordinate of the steps.
+
+    - `upper`: the group above, which does not count itself; None to count all.
+    """
+    group: str | None = lower
+    while group is not None and group != upper:
+        if _dims(documents.get(f"{group}/{dim}".lstrip("/"), {})) == (dim,):
+            return True
+        group = group.rpartition("/")[0] if group else None
+    return False
+
+
+def _refuse_shorter_above(place: Place, dim: Any, length: int) -> None:
+    """Refuse steps that a group above the place has, if they are of the same length."""
+    for group in place.groups_above():
+        data = group.member(str(dim)).read_if_there(DOCUMENT)
+        document = {} if data is None else parse_document(data, f"{group.label}/{dim}/{DOCUMENT}")
+        if _dims(document) == (dim,):
+            if length in _lengths(document, dim):
+                raise _shorter_group(group.member(str(dim)).label, dim)
+            return
+
+
+def _shorter_group(path: str, dim: Any) -> SpecError:
+    """Error of an array in a group of the store that an append leaves out."""
+    return SpecError(
+        f"the store has {path!r} along {dim!r}, too, and it would be shorter, so that xarray would "
+        "not open both groups as a tree",
+        field="ds",
+        value=path,
+        remedy='append both in one call, as a tree: xarray.DataTree.from_dict({"/": ds, '
+        '"/group": other})',
+    )
+
+
+def is_in(path: str, group: str) -> bool:
     """Whether a group is another one, or lies in it."""
     return not group or path == group or path.startswith(f"{group}/")
 
 
-def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
-    """What xarray would write of a dataset into the group at a place."""
-    arrays = _arrays_in(place)
+def values_into(
+    node: Node, place: Place, documents: Mapping[str, Document], changes: Changes
+) -> ValuesOfNode:
+    """What xarray would write of a dataset into the group at a place.
+
+    - `documents`: what lies below the first node of the call, by path.
+    """
+    arrays = _arrays_of(documents, node.path)
     if not node.dataset.variables:  # of a tree
-        return ValuesOfNode((), encoded(node).document)
+        return ValuesOfNode((), encoded(node).document, {})
     if changes.append_dim is not None:
         _refuse_other_variables(node, arrays, changes)
     refuse_other_rounding(node.dataset, node.keep_bits, arrays)
@@ -157,24 +240,18 @@ def values_into(node: Node, place: Place, changes: Changes) -> ValuesOfNode:
     made = written(dataset, node, partial(_dumped, store, changes, region, node))
     refuse_no_json(made.document(""), node.path or "the dataset")
     found = tuple(_values(dataset, node, made, arrays, changes.append_dim))
-    if not found and node.dataset.sizes.get(changes.append_dim) != 0:
-        raise SpecError(
-            "has no variables that would be written",
-            field="ds",
-            value="Dataset",
-            remedy="give variables that have a dimension of the region and are no index",
-        )
     length = 0 if changes.append_dim is None else _shortest(arrays, changes.append_dim)
     n_steps = node.dataset.sizes.get(changes.append_dim, 0)
-    return ValuesOfNode(found, made.document(""), wrong, length, n_steps)
+    return ValuesOfNode(found, made.document(""), region or {}, wrong, length, n_steps)
 
 
-def _arrays_in(place: Place) -> dict[str, Document]:
+def _arrays_of(documents: Mapping[str, Document], group: str) -> dict[str, Document]:
     """Documents of the arrays that lie in a group, by their names."""
+    each = ((path.rpartition("/"), document) for path, document in documents.items())
     return {
         name: document
-        for name, document in documents_below(place).items()
-        if "/" not in name and kind_of_document(document) == "array"
+        for (above, _, name), document in each
+        if above == group and kind_of_document(document) == "array"
     }
 
 
@@ -199,11 +276,11 @@ def _shorter(path: str, dim: Any) -> SpecError:
 
 
 def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, Mapping[str, Any]]:
-    """Units, fill values and dtypes of the store, for times and for what is rounded."""
+    """How numbers and times are stored: units, packing, fill values and dtypes."""
     found: dict[Hashable, Mapping[str, Any]] = {}
     for name, variable in node.dataset.variables.items():
         document = arrays.get(str(name))
-        if document is None or not (name in node.keep_bits or variable.dtype.kind in "mMO"):
+        if document is None or variable.dtype.kind not in "biufcmMO":
             continue
         dtype, told = parse_metadata(json.dumps(document)).dtype, dict(attributes_of(document))
         if "_FillValue" in told:
@@ -216,17 +293,14 @@ def _dims(document: Document) -> tuple[Any, ...]:
     return tuple(document.get("dimension_names") or ())
 
 
+def _lengths(document: Document, dim: Any) -> list[int]:
+    """Length of an array along each axis of that name."""
+    return [n for n, name in zip(document["shape"], _dims(document), strict=False) if name == dim]
+
+
 def _shortest(arrays: Mapping[str, Document], dim: Any) -> int:
     """The shortest length of all arrays along a dimension."""
-    return min(
-        (
-            n
-            for document in arrays.values()
-            for n, name in zip(document["shape"], _dims(document), strict=False)
-            if name == dim
-        ),
-        default=0,
-    )
+    return min((n for document in arrays.values() for n in _lengths(document, dim)), default=0)
 
 
 def _without_new_steps(arrays: Mapping[str, Document], dim: Any) -> dict[str, Document]:
@@ -328,15 +402,9 @@ def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Datase
             for name, variable in variables.items():
                 there: xarray.Variable = self.open_store_variable(name)  # type: ignore[no-untyped-call]
                 is_time = dataset.variables[name].dtype.kind in "mMO"
-                if is_time and not have_same_units(there.attrs, variable.attrs):
-                    raise SpecError(
-                        f"the values need units {variable.attrs.get('units')!r}, and {name!r} of "
-                        f"the store has {there.attrs.get('units')!r}",
-                        field="ds",
-                        value=name,
-                        remedy="round the times to the units of the store, or make the store "
-                        "again with units in encoding that hold all times",
-                    )
+                has_times = is_time or " since " in str(there.attrs.get("units"))
+                if has_times and not have_same_units(there.attrs, variable.attrs):
+                    raise _other_units(name, variable.attrs, there.attrs, is_time=is_time)
             super().set_variables(variables, *rest, **how)
 
     mode: Any = changes.mode
@@ -346,6 +414,22 @@ def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Datase
         append_dim=changes.append_dim,
         write_region=region,
         safe_chunks=False,
+    )
+
+
+def _other_units(
+    name: str, own: Mapping[str, Any], there: Mapping[str, Any], *, is_time: bool
+) -> SpecError:
+    """Error of values that would mean other times in an array that exists."""
+    what = "the values need units" if is_time else "the values are numbers with units"
+    return SpecError(
+        f"{what} {own.get('units')!r}, and {name!r} of the store has {there.get('units')!r}",
+        field="ds",
+        value=name,
+        remedy="round the times to the units of the store, or make the store again with units in "
+        "encoding that hold all times"
+        if is_time
+        else "give times, or numbers whose attributes have these units",
     )
 
 

@@ -78,8 +78,8 @@ def plans_of(
     if mode in ("w-", "w") or not _has_group(call, store, mode):
         yield planned(call, store, engine), None
         return
-    nodes = nodes_of(call.ds, call.encoding, call.keep_bits)
-    seen = Seen()
+    given, seen = nodes_of(call.ds, call.encoding, call.keep_bits), Seen()
+    nodes = [node.into(_place_of(call, store, node.path, seen)) for node in given]
     targets, is_append = targets_of(call, store, nodes, seen), changes.append_dim is not None
     with contextlib.ExitStack() as stack:
         if settles and is_append:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from shardwrite.datasets.existing import (
     Changes,
     Values,
     ValuesOfNode,
+    is_in,
+    refuse_shorter_groups,
     refuse_tree,
     values_into,
 )
@@ -37,6 +40,7 @@ from shardwrite.place.seen import Seen
 from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
+from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_array
 from shardwrite.runs.begin import was_left
@@ -102,7 +106,8 @@ def in_group(call: Call, path: str) -> str:
     if not isinstance(group, str):
         remedy = 'give for instance "model/run1"'
         raise SpecError("not a path", field="group", value=group, remedy=remedy)
-    return "/".join(part for part in (group.strip("/"), path) if part)
+    # zarr takes a backslash for a slash, and several slashes for one.
+    return "/".join(part for part in re.split(r"[/\\]", f"{group}/{path}") if part)
 
 
 def targets_of(call: Call, store: Any, nodes: Sequence[Node], seen: Seen) -> dict[str, Target]:
@@ -181,23 +186,40 @@ def planned_into(
     - `place_of`: gives the place of the group at such a path.
     """
     SizesByName(call.shards, call.chunks)
+    documents = documents_below(place_of(""))
     if is_tree(call.ds):
-        refuse_tree(nodes, place_of(""), changes)
-    each = [(node, changes.of_node(node) if is_tree(call.ds) else changes) for node in nodes]
-    made = [(node, values_into(node, place_of(node.path), own)) for node, own in each if own]
+        refuse_tree(nodes, documents, changes)
+    if changes.append_dim is not None:
+        refuse_shorter_groups(nodes, place_of(""), documents, changes.append_dim)
+    made, regions = list[tuple[Node, ValuesOfNode]](), dict[str, Mapping[Any, slice]]()
+    for node in nodes:
+        found = [region for path, region in regions.items() if is_in(node.path, path)]
+        above = {dim: where for region in found for dim, where in region.items()}
+        into = changes.of_node(node, above) if is_tree(call.ds) else changes
+        if into is not None:
+            values = values_into(node, place_of(node.path), documents, into)
+            regions[node.path] = values.region
+            made.append((node, values))
     planned = [_planned_into_group(call, targets, values, changes, engine) for _, values in made]
     wrong = next((found for _, found in planned if found is not None), None)
     variables = list[PlannedVariable]()
-    for (_, values), (found, _) in zip(made, planned, strict=True):
+    for (_, values), (each, _) in zip(made, planned, strict=True):
         own = None if wrong is None else values.repeated(wrong)
         variables += (
-            found if own is None else _appended_before(call, targets, values, own, found, engine)
+            each if own is None else _appended_before(call, targets, values, own, each, engine)
         )
-    documents = {node.path: values.document for node, values in made}
+    if changes.region is not None and not variables:
+        raise SpecError(
+            "has no variables that would be written",
+            field="ds",
+            value=type(call.ds).__name__,
+            remedy="give variables that have a dimension of the region and are no index",
+        )
+    groups = {node.path: values.document for node, values in made}
     # The coordinates that name the steps come last.
-    is_last = [each.path.rpartition("/")[2] == changes.append_dim for each in variables]
+    is_last = [v.path.rpartition("/")[2] == changes.append_dim for v in variables]
     order = sorted(range(len(variables)), key=is_last.__getitem__)
-    return Planned(tuple(variables[n] for n in order), documents)
+    return Planned(tuple(variables[n] for n in order), groups)
 
 
 def _planned_into_group(

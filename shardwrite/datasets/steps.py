@@ -48,6 +48,14 @@ def overlap(
     new = _as_stored(new, old.dtype)
     if not (_can_be_compared(old) and _are_sorted(old)):
         return None
+    if _kind(old) != _kind(new):
+        raise SpecError(
+            f"the steps of the dataset along {dim!r} are {_kind(new)}, and those of the store are "
+            f"{_kind(old)}, so that nothing tells whether they follow",
+            field="append_dim",
+            value=dim,
+            remedy="give steps of the kind, and the calendar, that the store has",
+        )
     both = old.append(new)
     # Of two steps that go down, only times cannot be meant.
     if _are_sorted(both) and not (len(old) == 1 and _are_times(both) and new[0] < old[0]):
@@ -72,6 +80,15 @@ def _as_stored(steps: Index, dtype: Any) -> Index:
     if steps.dtype.kind == "f" and dtype.kind in "iu":
         values = values.round()
     return type(steps)(values.astype(dtype))
+
+
+def _kind(steps: Index) -> str:
+    """What steps that can be compared are."""
+    calendar = getattr(steps, "calendar", None)  # of cftime
+    if _are_times(steps):
+        is_usual = calendar in (None, "standard", "gregorian", "proleptic_gregorian")
+        return "times" if is_usual else f"times of the calendar {calendar}"
+    return "durations" if steps.dtype.kind == "m" else "numbers"
 
 
 def _are_times(steps: Index) -> bool:

@@ -59,6 +59,7 @@ from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.reads import readers
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
+from shardwrite.stores.looking import is_session
 
 if TYPE_CHECKING:
     from shardwrite.datasets.keywords import Later, Now
@@ -81,18 +82,16 @@ class DatasetResult(Result):
         Result of each variable.
     seconds : float
         Duration in seconds. With ``compute=False``, the longest of the variables.
+    snapshot : str or None
+        Id of the snapshot of an Icechunk repository that the call has committed; else None.
     """
 
-    _derived = ("snapshot", "n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
+    _derived = ("n_shards", "n_resumed_shards", "raw_nbytes", "stored_nbytes")
 
     path: str
     variables: dict[str, WriteResult]
     seconds: float
-
-    @property
-    def snapshot(self) -> str | None:
-        """Id of the snapshot of an Icechunk repository that holds the dataset; else None."""
-        return next((result.snapshot for result in self.variables.values()), None)
+    snapshot: str | None = None
 
     @property
     def n_shards(self) -> int:
@@ -404,7 +403,11 @@ def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     (result,) = made
     if not isinstance(result, DatasetResult):
         return result
-    return replace(result, variables=dict(zip(result.variables, results, strict=True)))
+    variables = dict(zip(result.variables, results, strict=True))
+    # A session only reads after its commit. There may be one of attributes alone.
+    is_committed = is_session(call.store) and call.store.read_only
+    snapshot = str(call.store.snapshot_id) if is_committed else None
+    return replace(result, variables=variables, snapshot=snapshot)
 
 
 def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:

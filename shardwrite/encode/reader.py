@@ -38,41 +38,35 @@ class Loaded:
         return self._data[offset : offset + nbytes]
 
 
-class Gathered:
-    """An object of which ranges that lie close together are read by one request.
+class _Stretch:
+    """A stretch of an object that was read by one request."""
 
-    They are asked for in the order in which they lie. One request is kept in memory.
-
-    - `offsets`, `nbytes`: ranges inside the object, sorted by their offsets.
-    """
-
-    def __init__(
-        self, source: Ranges, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
-    ) -> None:
-        self._source, self.nbytes = source, source.nbytes
-        self._requests = _requests(offsets, offsets + nbytes)
-        self._start, self._data = 0, memoryview(b"")
+    def __init__(self, source: Ranges, start: int, stop: int) -> None:
+        self._source, self._start, self.nbytes = source, start, source.nbytes
+        self._data = memoryview(source.read(start, stop - start)).cast("B")
 
     def read(self, offset: int, nbytes: int) -> Buffer:
-        """See :meth:`Ranges.read`."""
-        if not self._start <= offset <= offset + nbytes <= self._start + len(self._data):
-            stop = self._requests.get(offset)
-            if stop is None or stop < offset + nbytes:
-                return self._source.read(offset, nbytes)
-            self._data = memoryview(self._source.read(offset, stop - offset)).cast("B")
-            self._start = offset
-        return self._data[offset - self._start : offset - self._start + nbytes]
+        """See :meth:`Ranges.read`; bytes of the stretch are not copied."""
+        first = offset - self._start
+        if not 0 <= first <= first + nbytes <= len(self._data):
+            return self._source.read(offset, nbytes)
+        return self._data[first : first + nbytes]
 
 
-def _requests(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> dict[int, int]:
-    """First and last byte of each request for ranges that are sorted by their first bytes."""
+def _requests(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> list[list[int]]:
+    """First and last byte of each request for ranges, and how many of them it takes.
+
+    The ranges are sorted by their first bytes.
+    """
     gap, most = value_of(READ_GAP), value_of(READ_REQUEST)
-    requests: dict[int, int] = {}
-    first = last = -1
+    requests: list[list[int]] = []
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        if first < 0 or start - last > gap or max(stop, last) - first > most:
-            first, last = start, stop
-        requests[first] = last = max(stop, last)
+        if requests:
+            first, last, n = requests[-1]
+            if start - last <= gap and max(stop, last) - first <= most:
+                requests[-1] = [first, max(stop, last), n + 1]
+                continue
+        requests.append([start, stop, 1])
     return requests
 
 
@@ -91,6 +85,7 @@ class ShardReader:
     - `nbytes`: size of the shard in bytes, if it is only the beginning of the object. The default
       is the size of the object.
     - `loaded`: the index, if it is known; it is not read then.
+    - `identity`: see `ObjectReader.identity`.
     - Raises CorruptShardError if the object is shorter than `nbytes`, or has no valid index.
     """
 
@@ -102,8 +97,9 @@ class ShardReader:
         nbytes: int | None = None,
         *,
         loaded: LoadedIndex | None = None,
+        identity: Any = None,
     ) -> None:
-        self.metadata, self.key, self.source = metadata, key, source
+        self.metadata, self.key, self.source, self.identity = metadata, key, source, identity
         self.loaded = self._load(source, nbytes) if loaded is None else loaded
         self.index = self.loaded.index
         self.index_span, self.index_nbytes = self.loaded.span, self.loaded.nbytes
@@ -132,21 +128,25 @@ class ShardReader:
         ranks: list[int] = np.flatnonzero(~self.index.is_empty).tolist()
         return ranks
 
-    def gather(self, ranks: npt.NDArray[np.int64]) -> list[int]:
-        """Read inner chunks that are wanted by few requests, if the shard is distant.
+    def groups(self, ranks: npt.NDArray[np.int64]) -> list[ChunkGroup]:
+        """Inner chunks that are wanted, in groups of those that one request reads.
+
+        All are one group if the shard is near. Groups may be read at the same time.
 
         - `ranks`: ranks of inner chunks that hold data.
-        - Returns: the ranks, in the sequence in which they are to be decoded.
         """
-        if getattr(self.source, "is_distant", False) and len(ranks) > 1:
-            offsets, nbytes = self.index.table[ranks].astype(np.int64).T
-            order = np.argsort(offsets, kind="stable")
-            ranks = ranks[order]
-            # What cannot be right is left to `chunk`.
-            is_sound = (nbytes <= self.metadata.pipeline.most_encoded_nbytes)[order]
-            self.source = Gathered(self.source, offsets[order][is_sound], nbytes[order][is_sound])
-        found: list[int] = ranks.tolist()
-        return found
+        if not getattr(self.source, "is_distant", False):
+            return [ChunkGroup(self, ranks.tolist())] if len(ranks) else []
+        offsets, nbytes = self.index.table[ranks].astype(np.int64).T
+        is_sound = nbytes <= self.metadata.pipeline.most_encoded_nbytes
+        groups = [ChunkGroup(self, [rank]) for rank in ranks[~is_sound].tolist()]  # `chunk` refuses
+        order = np.argsort(offsets[is_sound], kind="stable")
+        starts, ordered = offsets[is_sound][order], ranks[is_sound][order].tolist()
+        first = 0
+        for start, stop, n in _requests(starts, starts + nbytes[is_sound][order]):
+            groups.append(ChunkGroup(self, ordered[first : first + n], (start, stop)))
+            first += n
+        return groups
 
     def span_of(self, rank: int) -> tuple[int, int] | None:
         """Offset and size of an inner chunk in the shard; None if it is empty.
@@ -186,6 +186,27 @@ class ShardReader:
         offset, nbytes = (int(v) for v in self.index.table[rank])
         position = unravel(rank, self.metadata.grid.chunks_per_shard)
         return error.located(key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGroup:
+    """Inner chunks of a shard that one request reads."""
+
+    shard: ShardReader
+    ranks: list[int]
+    span: tuple[int, int] | None = None  # of the request in the shard; None if each is read alone
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the request."""
+        return 0 if self.span is None else self.span[1] - self.span[0]
+
+    def read(self) -> ShardReader:
+        """Make the request, and return a reader of the shard that has these inner chunks."""
+        if self.span is None:
+            return self.shard
+        shard, stretch = self.shard, _Stretch(self.shard.source, *self.span)
+        return ShardReader(shard.metadata, shard.key, stretch, loaded=shard.loaded)
 
 
 # ---- Search in a torn shard

@@ -36,7 +36,6 @@ A run that is given up before leaves the old arrays, or gives them their names b
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -48,7 +47,7 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Owner
-from shardwrite.place.directory import Directory
+from shardwrite.place.directory import Directory, put_back
 from shardwrite.place.target import Target, check_target
 from shardwrite.stores.directories import (
     ASIDE_PREFIX,
@@ -58,7 +57,7 @@ from shardwrite.stores.directories import (
 )
 from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
 
-_NEW, _OLD = f"{ASIDE_PREFIX}new", "replaced"
+NEW, OLD = f"{ASIDE_PREFIX}new", "replaced"
 
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
 
@@ -89,12 +88,16 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def take_name(place: Path, new: Path, old: Path, is_old: Callable[[Path], bool]) -> bool:
-    """Let a new directory take the name of an old one, which gets the other name.
+    """Let a new directory take the name of an old one, which gets the other name (step 5).
 
-    - `old`: name for the old one where the system cannot exchange names. Nothing stands there.
+    - `old`: name for the old one where the system cannot exchange names. If something stands there,
+      the old one has lost its name before.
     - `is_old`: whether what has lost its name is what was to lose it.
     - Returns: False if it is not. Then it has its name again.
     """
+    if is_there(old) or not is_there(place):
+        os.rename(new, place)
+        return True
     if exchange(place, new):
         if is_old(new):
             return True
@@ -122,12 +125,12 @@ def _is_new(run: Owner, place: Directory) -> bool:
 
 def built_in(run: Owner, target: Target) -> Directory:
     """Place of the new array: in the directory of the run until it is handed over."""
-    new = run.path / _NEW
+    new = run.path / NEW
     if is_there(new):
         return Directory(new)
     if is_handed_over(run, target):
         return target.directory
-    return Directory(_left(run) or new)
+    return Directory(_left(run.path) or new)
 
 
 def written_in(run: Owner, target: Target) -> Directory:
@@ -136,7 +139,7 @@ def written_in(run: Owner, target: Target) -> Directory:
     It is asked for once. Tasks write nowhere else later, when another process takes the steps.
     """
     place = built_in(run, target)
-    return place if place == target.directory else Directory(run.path / _NEW)
+    return place if place == target.directory else Directory(run.path / NEW)
 
 
 def make_new(
@@ -146,14 +149,14 @@ def make_new(
 
     - `may_write_again`: whether step 4 may be undone, if a process has taken it.
     """
-    new = run.path / _NEW
+    new = run.path / NEW
     if is_there(new):
         return
     with run.alone():
         if is_there(new):
             return
-        left = _own(run)
-        if left is None and not is_there(run.path / _OLD):
+        left = rename_aside(run.path)
+        if left is None and not is_there(run.path / OLD):
             left = run.path / f"fresh-{uuid.uuid4().hex}"
             make_directory(left, rights_of(target.directory.path))
         elif left is None or is_handed_over(run, target) or not may_write_again():
@@ -181,14 +184,14 @@ def _has_lost_its_name(left: Path, run: Owner, durability: str) -> bool:
 
 def is_closed(run: Owner) -> bool:
     """Whether tasks may write no more, because some process has taken step 4."""
-    return not is_there(run.path / _NEW)
+    return not is_there(run.path / NEW)
 
 
 def close(run: Owner, durability: str) -> None:
     """Take step 4 before the others, so that no task writes while other arrays are handed over."""
     with run.alone():
-        if is_there(run.path / _NEW):
-            _own(run)
+        if is_there(run.path / NEW):
+            rename_aside(run.path)
             if durability != "none":
                 fsync_directory(run.path)
 
@@ -212,37 +215,29 @@ def hand_over(
             with run.alone() as check:
                 if not _is_new(run, built_in(run, target)):
                     return False
-                if not is_there(run.path / _OLD):
+                if not is_there(run.path / OLD):
                     check_target(target, "w", looks_above=withdraw is not None)
                 if withdraw is not None:
                     withdraw()
                     is_withdrawn = True
                 check()
-                own = _own(run)
+                own = rename_aside(run.path)
                 if own is None or not _is_new(run, Directory(own)):
                     return is_withdrawn
                 for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):  # of processes that came late
                     Directory(own).store.discard_scope(leaf, "")
-                _exchange(run, place, own)
+                if not take_name(place, own, run.path / OLD, _may_be_replaced):
+                    raise StoreError(
+                        f"something that is no array was put at {place} a moment ago, and stays "
+                        "there. Move it away, and make the same call again",
+                        key=str(place),
+                        errno=errno.EBUSY,
+                    )
                 if durability != "none":
                     fsync_directory(run.path)
         if durability != "none":  # also if another process was killed before it did so
             fsync_directory(place.parent)
     return is_withdrawn
-
-
-def _exchange(run: Owner, place: Path, own: Path) -> None:
-    """Take step 5; the old array may be gone, or have left its name before."""
-    old = run.path / _OLD
-    if is_there(old) or not is_there(place):
-        os.rename(own, place)
-    elif not take_name(place, own, old, _may_be_replaced):
-        raise StoreError(
-            f"something that is no array was put at {place} a moment ago, and stays there. Move "
-            "it away, and make the same call again",
-            key=str(place),
-            errno=errno.EBUSY,
-        )
 
 
 def _may_be_replaced(path: Path) -> bool:
@@ -251,37 +246,23 @@ def _may_be_replaced(path: Path) -> bool:
     return place.kind() in ("array", "nothing") and place.node_inside() is None
 
 
-def put_back(run: Owner, target: Target) -> None:
-    """Give an old array its name back that has lost it in step 5, for a run that was given up.
-
-    - Raises StoreError if something else stands there.
-    """
-    old, place = run.path / _OLD, target.directory.path
-    if is_handed_over(run, target) or not is_there(old):
-        return
-    if is_there(place):
-        raise StoreError(
-            f"the old array cannot go back to {place}, because something was written there "
-            "meanwhile. Move that away, and make the same call again",
-            key=str(place),
-            errno=errno.ENOTEMPTY,
-        )
-    with contextlib.suppress(FileNotFoundError):  # another process was first
-        os.rename(old, place)
-        fsync_directory(place.parent)
-        fsync_directory(run.path)
+def put_back_old(run: Owner, target: Target) -> None:
+    """Give an old array its name back that has lost it in step 5, for a run that was given up."""
+    old = run.path / OLD
+    if is_there(old) and not is_handed_over(run, target):
+        put_back(old, target.directory.path)
 
 
-def _left(run: Owner) -> Path | None:
-    """Directory of the new array, or of the old one after the exchange; None if it is gone."""
-    return next(iter(listed(run.path, ASIDE_PREFIX)), None)
+def _left(directory: Path) -> Path | None:
+    """Directory of what is new, or of what is old after the exchange; None if it is gone."""
+    return next(iter(listed(directory, ASIDE_PREFIX)), None)
 
 
-def _own(run: Owner) -> Path | None:
+def rename_aside(directory: Path) -> Path | None:
     """The same, after it was renamed to a name that only this process knows (step 4)."""
-    left = _left(run)
+    left = _left(directory)
     if left is None:
         return None
-    own = run.path / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"
+    own = directory / f"{ASIDE_PREFIX}{uuid.uuid4().hex}"
     os.rename(left, own)
     return own

@@ -738,9 +738,9 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
         _leave_update(over, metadata, store)
         return
     if over.record.aside:
-        from shardwrite.journal.handover import put_back  # of arrays that are replaced
+        from shardwrite.journal.handover import put_back_old  # of arrays that are replaced
 
-        put_back(over, over.target)
+        put_back_old(over, over.target)
         _list_again(over)
         return
     if not over.record.replaces or is_there(over.path / "replaced"):

@@ -115,6 +115,7 @@ class TransformerStore(Store):
 
     # What the store of the hierarchy says
     is_in_memory = property(lambda self: self._inner.is_in_memory)
+    is_distant = property(lambda self: self._inner.is_distant)
     owner = property(lambda self: self._inner.owner)
     put_limit = property(lambda self: self._inner.put_limit)
     scratch = property(lambda self: self._inner.scratch)
@@ -203,6 +204,12 @@ class TransformerStore(Store):
     def open_again(self, key: str) -> ObjectReader | None:
         """See :meth:`Store.open_again`."""
         return self.open(key) if key == DOCUMENT else self._inner.open_again(self.key_below(key))
+
+    def open_for(self, key: str, first: int, identity: Any = None) -> ObjectReader | None:
+        """See :meth:`Store.open_for`."""
+        if key == DOCUMENT:
+            return self.open(key)
+        return self._inner.open_for(self.key_below(key), first, identity)
 
     def own_document(self) -> Any:
         """The document of the array in the words of 2022; None if there is none."""

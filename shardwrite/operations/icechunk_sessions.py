@@ -123,7 +123,12 @@ def _commit(
 
 
 def _message(store: Any, results: Sequence[WriteResult]) -> str:
-    """Message of a commit, which names the arrays and counts the shards."""
+    """Message of a commit, which names the arrays and counts the shards.
+
+    Without any, it is one of groups and their attributes.
+    """
+    if not results:
+        return f"attributes of groups, written by shardwrite {__version__}"
     names = [result.path.removesuffix(f" in {store!r}") for result in results[:_MOST_NAMED]]
     names += ["..."] if len(results) > _MOST_NAMED else []
     n_shards = sum(result.n_shards for result in results)

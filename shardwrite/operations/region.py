@@ -360,7 +360,7 @@ def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
       because anybody may have put it there.
     """
     for name, source in tree.arrays:
-        place = tree.place.member(name) if name else tree.place
+        place = tree.at(name)
         if not isinstance(place, Directory):
             unknown = place.unknown_run()  # its state may lie in another array, or elsewhere
             if unknown is not None:

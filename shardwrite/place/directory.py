@@ -246,17 +246,7 @@ class Directory(Place):
         for directory in (unfinished, unfinished / _NOTHING):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(directory)
-        with _losing(errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-            os.rename(replaced, self.path)
-        if is_there(replaced):
-            raise StoreError(
-                f"the old array cannot go back to {self.path}, because something was written "
-                "there meanwhile. Move that away, and make the same call again",
-                key=str(self.path),
-                errno=errno.ENOTEMPTY,
-            )
-        fsync_directory(self.path.parent)
-        fsync_directory(run.path)
+        put_back(replaced, self.path)
 
     def check_mark(self, run: Owner) -> None:
         """See :meth:`Place.check_mark`; the state of the run lies beside the directory."""
@@ -322,6 +312,25 @@ class Directory(Place):
                 os.link(self.path / key, copy, follow_symlinks=False)
             except OSError:  # no hard links here, or none to such a file
                 copy_file(self.path / key, copy, durability)
+
+
+def put_back(old: Path, place: Path) -> None:
+    """Give an old array its name back, for a run that was given up.
+
+    - `old`: where the array was set aside. Another process may put it back, too.
+    - Raises StoreError if something else stands there.
+    """
+    with _losing(errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+        os.rename(old, place)
+        fsync_directory(place.parent)
+        fsync_directory(old.parent)
+    if is_there(old):
+        raise StoreError(
+            f"the old array cannot go back to {place}, because something was written there "
+            "meanwhile. Move that away, and make the same call again",
+            key=str(place),
+            errno=errno.ENOTEMPTY,
+        )
 
 
 def remove_temporaries(paths: Iterable[str]) -> int:

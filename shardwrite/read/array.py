@@ -25,11 +25,18 @@ from dask.base import tokenize
 
 import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import READ_THREADS, SOURCE_CHUNKS, decide, value_of
-from shardwrite.encode.reader import WHOLE_SHARE, Loaded, ShardReader
+from shardwrite.config.table import (
+    CHUNK_CACHE,
+    READ_IN_FLIGHT,
+    READ_IN_FLIGHT_SIZE,
+    READ_THREADS,
+    SOURCE_CHUNKS,
+    decide,
+    value_of,
+)
+from shardwrite.encode.reader import WHOLE_SHARE, ChunkGroup, Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.index import IndexCodec
 from shardwrite.format.manifest import origin_in
 from shardwrite.format.metadata import MOST, ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
@@ -43,14 +50,15 @@ from shardwrite.plan.card import array_facts
 from shardwrite.plan.options import explicit_sizes, parse_nbytes
 from shardwrite.plan.partition import check_chunks
 from shardwrite.read import selection
-from shardwrite.read.indexes import INDEXES, KeptIndex
+from shardwrite.read.indexes import CHUNKS, INDEXES, KeptChunk, KeptIndex
 from shardwrite.read.present import PresentChunks, stored_coords_here
+from shardwrite.read.requests import REQUESTS
 from shardwrite.read.selection import BoxSelection, Part, Selected, Selection
-from shardwrite.read.stored_shard import Open, reading_twice
+from shardwrite.read.stored_shard import Open, open_for_index, reading_twice
 from shardwrite.results import card_of
 from shardwrite.seams import Ref, all_of
 from shardwrite.stores.base import Capability, ObjectReader, Store
-from shardwrite.stores.looking import is_file, listed, parse_json
+from shardwrite.stores.looking import is_file, is_there, listed, parse_json
 
 # ---- Chunks of dask arrays, from any form that dask accepts
 
@@ -188,6 +196,7 @@ def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, .
 # ---- Readers
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array
@@ -197,15 +206,14 @@ _SMALL_NBYTES = 2**20
 
 _MOST_BATCHES = 1024  # into which the shards of a region are divided for threads
 
-_IN_FLIGHT = 8  # requests at a time, at least, where each goes over a network
-
 
 class ShardedArray:
     """A sharded array that is open for reading. It can be indexed and pickled.
 
     Wherever it is read, the settings of the process that has opened it hold. Where the main thread
     of a program indexes several shards, several threads read them. Others, such as tasks of dask,
-    read alone, because more of them do so at a time.
+    read shards alone, because more of them do so at a time. Requests that go over a network are
+    made side by side by all of them, up to limits of the process (`RequestLimit`).
     """
 
     def __init__(
@@ -262,10 +270,7 @@ class ShardedArray:
 
     def _open_anew(self, key: str) -> ObjectReader | None:
         """Open an object to read its index, and then inner chunks."""
-        codec, first = self.metadata.format_of(key), 0
-        if isinstance(codec, IndexCodec):
-            first = codec.encoded_nbytes if codec.location == "start" else -codec.encoded_nbytes
-        return self.store.open_for(key, first)
+        return open_for_index(self.metadata, self.store, key)
 
     @contextlib.contextmanager
     def _opened(
@@ -276,13 +281,15 @@ class ShardedArray:
         - `is_most`: whether most inner chunks are wanted. Then the shard is read as a whole, unless
           requests go over a network, or it is too large.
         """
-        reader = opener(key)
+        with self._request(is_distant=self.store.is_distant):
+            reader = opener(key)
         if reader is None:
             yield None
             return
         try:
             with reader:
                 yield self._indexed(reader, key, is_most=is_most)
+                reader.check_same()
         except (CorruptShardError, StoreError):
             INDEXES.drop((self._token, key))  # it may be damaged, or that of another version
             raise
@@ -292,10 +299,11 @@ class ShardedArray:
         identity, name = getattr(reader, "identity", None), (self._token, key)
         kept = None if self.is_afresh or identity is None else INDEXES.find(name)
         loaded = kept.loaded if kept is not None and kept.identity == identity else None
-        is_near = not getattr(reader, "is_distant", False)  # else `gather` reads large pieces
+        is_near = not getattr(reader, "is_distant", False)  # else `groups` gives large pieces
         whole = is_near and is_most and reader.nbytes <= self._most_at_once
         source = Loaded(reader) if whole else reader
-        shard = ShardReader(self.metadata, key, source, loaded=loaded)
+        kept_as = None if self.is_afresh else identity
+        shard = ShardReader(self.metadata, key, source, loaded=loaded, identity=kept_as)
         if loaded is None and identity is not None and self.metadata.is_sharded:
             INDEXES.keep(name, KeptIndex(identity, shard.loaded))
         return shard
@@ -441,13 +449,14 @@ class ShardedArray:
 
     def _threads(self, size: int, *, is_first: bool | None = None) -> int | None:
         """Number of threads that read so many elements; None for the usual one."""
-        is_distant = getattr(self.store, "is_remote", False)
+        is_distant = self.store.is_distant
         if is_first is None:
             is_first = threading.current_thread() is threading.main_thread()
         is_small = not is_distant and size * self.metadata.itemsize <= _SMALL_NBYTES
         if self.is_alone or not is_first or is_small:
             return 1
-        return value_of(READ_THREADS) or (max(n_cores(), _IN_FLIGHT) if is_distant else None)
+        most = max(n_cores(), value_of(READ_IN_FLIGHT)) if is_distant else None
+        return value_of(READ_THREADS) or most
 
     def _read_selection(
         self, wanted: Selection, threads: int | None, out: npt.NDArray[Any] | None = None
@@ -487,6 +496,8 @@ class ShardedArray:
         ------
         IndexError
             If there is no such chunk.
+        SpecError
+            If `position` does not hold integers.
         CorruptShardError
             If the index of its shard is damaged.
         """
@@ -494,8 +505,11 @@ class ShardedArray:
 
         def read(opener: Open) -> bytes | None:
             with self._opened(opener, key) as shard:
-                found = None if shard is None else shard.encoded(rank)
-                return None if found is None else bytes(found)
+                span = None if shard is None else shard.span_of(rank)
+                if shard is None or span is None:
+                    return None
+                with self._request(span[1], is_distant=self.store.is_distant):
+                    return bytes(shard.source.read(*span))
 
         with self.decided.holds():
             return self._reading(key, read)
@@ -521,7 +535,8 @@ class ShardedArray:
         IndexError
             If there is no such chunk.
         SpecError
-            If the array lies in a store without URLs, such as one in memory.
+            If `position` does not hold integers, or the array lies in a store without URLs, such as
+            one in memory.
         CorruptShardError
             If the index of its shard is damaged.
         """
@@ -560,8 +575,17 @@ class ShardedArray:
     def _place_of(self, position: Sequence[int]) -> tuple[str, int]:
         """Key of the object of an inner chunk, and the rank of the chunk in it."""
         grid = self.metadata.grid
-        cell = tuple(operator.index(i) for i in position)
         counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
+        try:
+            cell = tuple(operator.index(i) for i in position)
+        except TypeError:
+            raise SpecError(
+                "not one integer for each axis",
+                field="position",
+                value=position,
+                remedy=f"give the position of an inner chunk in a grid of {tuple(counts)}, such as "
+                f"{(0,) * len(counts)}",
+            ) from None
         if len(cell) != len(counts) or not all(
             0 <= i < n for i, n in zip(cell, counts, strict=True)
         ):
@@ -586,41 +610,47 @@ class ShardedArray:
 
     def _read_parts(self, wanted: Selection, threads: int | None, out: npt.NDArray[Any]) -> None:
         """Read all elements of a selection, shard by shard, some of them side by side."""
+        indices = wanted.shards()
+        n_shards = min(n_cores() if threads is None else threads, len(indices))
+        n_groups = ceil_div(value_of(READ_IN_FLIGHT), max(1, n_shards))
 
         def read(index: Shape) -> None:
-            self._read_shard(index, wanted.part(index), out)
+            self._read_shard(index, wanted.part(index), out, n_groups)
 
-        indices = wanted.shards()
-        if threads == 1:
-            for index in indices:
-                read(index)
-            return
-        step = max(1, ceil_div(len(indices), _MOST_BATCHES))
-        batches = [indices[first : first + step] for first in range(0, len(indices), step)]
-        is_over = threading.Event()
-        for _ in in_threads(self._settled(read, is_over), batches, threads, is_over):
-            pass
+        self._side_by_side(read, indices, n_shards)
 
-    def _settled(
-        self, read: Callable[[Shape], None], is_over: threading.Event
-    ) -> Callable[[Sequence[Shape]], None]:
-        """A function for threads, in which the settings of this array hold, too.
+    def _side_by_side(self, call: Callable[[S], None], items: Sequence[S], threads: int) -> None:
+        """Call a function for each item in threads, in which the settings of this array hold, too.
 
-        It reads no more shards once one of the calls has failed, or was interrupted.
+        No call begins once another has failed, or was interrupted.
         """
+        if threads <= 1 or len(items) <= 1:
+            for item in items:
+                call(item)
+            return
+        is_over = threading.Event()
 
-        def call(indices: Sequence[Shape]) -> None:
+        def settled(batch: Sequence[S]) -> None:
             with self.decided.holds():
-                for index in indices:
+                for item in batch:
                     if is_over.is_set():
                         return
                     try:
-                        read(index)
+                        call(item)
                     except BaseException:
                         is_over.set()
                         raise
 
-        return call
+        step = max(1, ceil_div(len(items), _MOST_BATCHES))
+        batches = [items[first : first + step] for first in range(0, len(items), step)]
+        for _ in in_threads(settled, batches, threads, is_over):
+            pass
+
+    def _request(
+        self, nbytes: int = 0, *, is_distant: bool
+    ) -> contextlib.AbstractContextManager[None]:
+        """A request of so many bytes, which waits for others if it goes over a network."""
+        return REQUESTS.request(nbytes) if is_distant else contextlib.nullcontext()
 
     def _is_inner_chunk(self, region: Box) -> bool:
         """Whether a region is one inner chunk of several in a shard."""
@@ -647,19 +677,30 @@ class ShardedArray:
 
         def read(opener: Open) -> npt.NDArray[Any] | None:
             with self._opened(opener, key) as shard:
-                return None if shard is None else shard.chunk(rank)
+                span = None if shard is None else shard.span_of(rank)
+                if shard is None or span is None:
+                    return None
+                for kept in self._kept_chunks(shard, [rank]).values():
+                    return kept.copy()
+                with self._request(span[1], is_distant=self.store.is_distant):
+                    chunk = shard.chunk(rank)
+                self._keep_chunk(shard, rank, chunk)
+                return chunk
 
         chunk = self._reading(key, read)
         if chunk is None:
             return np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         return chunk if _is_own(chunk, self.dtype) else np.array(chunk, self.dtype)
 
-    def _read_shard(self, index: Shape, part: Part, out: npt.NDArray[Any]) -> None:
-        """Copy what is wanted of one shard to its places in `out`."""
+    def _read_shard(self, index: Shape, part: Part, out: npt.NDArray[Any], n_groups: int) -> None:
+        """Copy what is wanted of one shard to its places in `out`.
+
+        - `n_groups`: groups of its inner chunks that are read at a time.
+        """
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        is_most = part.ranks.size >= WHOLE_SHARE * n_inside
+        is_most = self._n_not_kept(key, part.ranks) >= WHOLE_SHARE * n_inside
 
         def read(opener: Open) -> None:
             with self._opened(opener, key, is_most=is_most) as shard:
@@ -669,16 +710,61 @@ class ShardedArray:
                 is_empty = shard.index.is_empty[part.ranks]
                 if is_empty.any():
                     out[part.where] = metadata.fill_value
-                for rank in shard.gather(part.ranks[~is_empty]):
-                    chunk = shard.chunk(rank)
+                ranks = part.ranks[~is_empty]
+                kept = self._kept_chunks(shard, ranks.tolist())
+                for rank, chunk in kept.items():
+                    part.place(chunk, rank, out)
+                if kept:
+                    ranks = np.setdiff1d(ranks, list(kept))
+                self._side_by_side(take, shard.groups(ranks), n_groups)
+
+        def take(group: ChunkGroup) -> None:
+            with self._request(group.nbytes, is_distant=group.span is not None):
+                loaded = group.read()
+                for rank in group.ranks:
+                    chunk = loaded.chunk(rank)
                     if chunk is not None:
                         part.place(chunk, rank, out)
+                        self._keep_chunk(group.shard, rank, chunk)
 
         self._reading(key, read)
+
+    # ---- Decoded inner chunks that are kept
+
+    def _kept_chunks(self, shard: ShardReader, ranks: Sequence[int]) -> dict[int, npt.NDArray[Any]]:
+        """Elements of those inner chunks that are kept of this state of their shard, by rank."""
+        chunks: dict[int, npt.NDArray[Any]] = {}
+        if shard.identity is None or not value_of(CHUNK_CACHE):
+            return chunks
+        for rank in ranks:
+            kept = CHUNKS.find((self._token, shard.key, rank))
+            if kept is not None and kept.identity == shard.identity:
+                chunks[rank] = kept.elements
+        return chunks
+
+    def _keep_chunk(self, shard: ShardReader, rank: int, chunk: npt.NDArray[Any] | None) -> None:
+        """Keep the elements of an inner chunk, if its shard has an identity.
+
+        They are copied, because a caller may change them, or they are a part of what was read.
+        Objects are not kept, since their size is not known.
+        """
+        is_fit = chunk is not None and not self.dtype.hasobject
+        if is_fit and shard.identity is not None and value_of(CHUNK_CACHE):
+            kept = KeptChunk(shard.identity, np.array(chunk, self.dtype))
+            CHUNKS.keep((self._token, shard.key, rank), kept)
+
+    def _n_not_kept(self, key: str, ranks: npt.NDArray[np.int64]) -> int:
+        """Number of inner chunks of a shard that are not kept, of any state."""
+        if not value_of(CHUNK_CACHE):
+            return ranks.size
+        names = ((self._token, key, rank) for rank in ranks.ravel().tolist())
+        return sum(CHUNKS.find(name) is None for name in names)
 
     def loaded_nbytes(self, region_nbytes: int) -> int:
         """Encoded bytes that are in memory while a region is read, at most, beside its elements."""
         shard_nbytes = self.metadata.plain_nbytes
+        if self.store.is_distant:
+            return min(shard_nbytes, value_of(READ_IN_FLIGHT_SIZE))
         return shard_nbytes if region_nbytes >= WHOLE_SHARE * shard_nbytes else 0
 
     @property
@@ -770,6 +856,18 @@ def described_by(data: bytes | None, place: Place) -> ShardedArray:
     """The array at a place whose document is known; None if it has none, which is refused."""
     if data is None:
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
+        if isinstance(place, Directory):
+            if is_file(place.path):
+                why = "there is no zarr.json, because it is a file"
+                remedy += (
+                    "; for a ZIP file, give zarr.storage.ZipStore(path); the values of other files "
+                    "are read by shardwrite.sources.open_source"
+                )
+            elif not is_there(place.path):
+                why, remedy = (
+                    "there is no zarr.json, and no such directory",
+                    f"{remedy} that exists",
+                )
         if place.hierarchy:
             names = sorted(islice(place.arrays_in_hierarchy(), _MEMBERS))[:_NAMED]
             why = f"there is none of this name in a {place.hierarchy}"

@@ -56,6 +56,16 @@ class Hierarchy:
         """Whether it is a single array, and no group."""
         return [name for name, _ in self.arrays] == [""]
 
+    @property
+    def documents(self) -> dict[str, Document]:
+        """Zarr v3 document of each node by its path, groups first."""
+        arrays = {name: source.array.metadata.document for name, source in self.arrays}
+        return {group.name: group.document for group in self.groups} | arrays
+
+    def at(self, name: str) -> Place:
+        """Place of a node."""
+        return self.place.member(name) if name else self.place
+
 
 def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """Open an array, or a group with all that it holds.

@@ -215,9 +215,13 @@ def _inspect_shard(
     with reader:
         shard = ShardReader(metadata, key, reader)
         if deep:
-            for rank in shard.gather(np.array(shard.present(), np.int64)):
-                shard.chunk(rank)
-            signature = signature_of(metadata, shard.source)
+            begun = None  # what was read of the start, where a signature stands
+            for group in shard.groups(np.array(shard.present(), np.int64)):
+                loaded = group.read()
+                for rank in group.ranks:
+                    loaded.chunk(rank)
+                begun = begun or loaded.source
+            signature = signature_of(metadata, begun or reader)
             if signature is not None:
                 why_unreadable = resolve("deep check", signature.strategy)
                 reason = why_unreadable(metadata, reader, shard.index)

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
+from shardwrite.encode.reader import ShardReader
 from shardwrite.format.manifest import keys_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Shape, ceil_div, unravel
 from shardwrite.host.resources import n_cores
 from shardwrite.host.threads import in_threads
-from shardwrite.read.stored_shard import open_shard
+from shardwrite.read.stored_shard import Open, open_for_index, reading_twice
 from shardwrite.stores.base import Store
 
 BATCH_INDEXES = 1024
@@ -92,10 +93,15 @@ def coords_in(metadata: ArrayMetadata, store: Store, ranks: Sequence[int]) -> Co
 
 def _is_stored(metadata: ArrayMetadata, store: Store, index: Shape) -> npt.NDArray[np.bool_]:
     """Which inner chunks of a shard are stored, by rank; none if it has no object."""
+    key = metadata.shard_key(index)
     if not metadata.is_sharded:
-        return np.array([store.size(metadata.shard_key(index)) is not None])
-    shard = open_shard(metadata, store, index)
-    if shard is None:
-        return np.zeros(metadata.grid.n_chunks_per_shard, dtype=bool)
-    with shard:
-        return ~shard.index.is_empty
+        return np.array([store.has(key)])
+
+    def read(opener: Open) -> npt.NDArray[np.bool_]:
+        reader = opener(key)
+        if reader is None:
+            return np.zeros(metadata.grid.n_chunks_per_shard, dtype=bool)
+        with reader:
+            return ~ShardReader(metadata, key, reader).index.is_empty
+
+    return reading_twice(store, key, read, partial(open_for_index, metadata, store))

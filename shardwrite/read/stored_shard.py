@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from shardwrite.encode.reader import ShardReader
 from shardwrite.errors import CorruptShardError
+from shardwrite.format.index import IndexCodec
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Stored
 from shardwrite.grid import Box, Shape, ravel
@@ -135,6 +136,14 @@ class ExistingShard(ShardReader):
         """
         if self._store.version(self.key) != self.reader.version:
             raise changed_meanwhile(self.key)
+
+
+def open_for_index(metadata: ArrayMetadata, store: Store, key: str) -> ObjectReader | None:
+    """Open an object whose index is read first, and then inner chunks; None if it is missing."""
+    codec, first = metadata.format_of(key), 0
+    if isinstance(codec, IndexCodec):
+        first = codec.encoded_nbytes if codec.location == "start" else -codec.encoded_nbytes
+    return store.open_for(key, first)
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:

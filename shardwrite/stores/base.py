@@ -211,6 +211,16 @@ class ObjectReader(Protocol):
             If the object ends too early or cannot be read.
         """
 
+    def check_same(self) -> None:
+        """Verify that all bytes that were read are of one version, where requests name none.
+
+        Raises
+        ------
+        StoreError
+            With `errno` ESTALE, if they may be of several.
+        """
+        return
+
     def has_other_names(self) -> bool:
         """Whether it is a file with hard links, so that a change would show at all its names."""
         return False
@@ -404,6 +414,9 @@ class Store(Protocol):
     lists: bool = True
     """Whether the keys of its objects can be listed, which a web server cannot do."""
 
+    is_distant: bool = False
+    """Whether a network lies between, so that many reads at a time are quicker."""
+
     keeps_state: bool = False
     """Whether the state of runs lies in the store, if a user names no directory for it.
 
@@ -452,6 +465,10 @@ class Store(Protocol):
             return None
         with reader:
             return reader.nbytes
+
+    def has(self, key: str) -> bool:
+        """Whether an object is there."""
+        return self.size(key) is not None
 
     def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
         """Bytes of an object; None if it is missing.

@@ -178,15 +178,15 @@ CONVERSION_SUFFIX = f".conversion{RUN_SUFFIX}"
 
 WORK_PREFIX = "work-"
 """How the name of a directory in it begins that one process has to itself. Another process that
-takes the work over renames it, so `make_directories` does not make it again."""
+takes the work over renames it."""
 
 STAGED = "staged"
 """Name of the directory in that of a run, for values that are computed before any shard changes.
-Whoever ends the run renames the latter, so `make_directories` does not make it again."""
+Whoever ends the run renames the latter."""
 
 ASIDE_PREFIX = "array-"
-"""How the name of a directory in that of a run begins where a new array is built. Whoever hands the
-array over renames it, so neither `make_directories` nor a store makes it again."""
+"""How the name of a directory begins where a new array or tree is built, in that of a run or of the
+work of a process. Whoever hands it over renames it."""
 
 _MAX_TRIES = 8
 
@@ -272,14 +272,22 @@ def _is_made(path: Path, rights: Rights | None) -> bool:
 
 
 def was_taken_over(missing: Path) -> bool:
-    """Whether a directory that is missing was one of a run or of a process, which is over."""
-    if missing.name == STAGED:
-        return any(part.endswith(RUN_SUFFIX) for part in missing.parts)
-    if missing.name.startswith(ASIDE_PREFIX):
-        run = missing.parent
-        return (run.parent if run.name.isdecimal() else run).name.startswith("run-")
-    is_work = missing.name.startswith(WORK_PREFIX)
-    return is_work and missing.parent.name.endswith(CONVERSION_SUFFIX)
+    """Whether a directory that is missing was one of a run or of a process, which is over.
+
+    It is not made again. In a tree that is built aside, arrays and groups may have any names.
+    """
+    name = missing.name
+    if name != STAGED and not name.startswith((ASIDE_PREFIX, WORK_PREFIX)):
+        return False
+    above = missing.parent.parts
+    depth = next((n for n, part in enumerate(reversed(above)) if part.endswith(RUN_SUFFIX)), -1)
+    if depth < 0:
+        return False
+    home, *below = above[-1 - depth :]
+    if home.endswith(CONVERSION_SUFFIX):
+        return depth < 2 and name.startswith((WORK_PREFIX, ASIDE_PREFIX)[depth])
+    is_run = any(part.startswith("run-") for part in below)
+    return is_run and not name.startswith(WORK_PREFIX)
 
 
 def make_directory(path: Path, rights: Rights | None) -> None:

@@ -325,6 +325,9 @@ class PosixReader:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def check_same(self) -> None:
+        """See :meth:`ObjectReader.check_same`; an open file is the same."""
+
     def has_other_names(self) -> bool:
         """See :meth:`ObjectReader.has_other_names`."""
         with as_store_error(self._key, "cannot look at"):

@@ -150,6 +150,8 @@ class SessionStore(ZarrStore):
     def token(self) -> str:
         """See :attr:`Store.token`; who reads a session that is written has the same."""
         mine = self._shared
+        if mine.session.read_only:  # a snapshot never changes
+            return f"icechunk:{mine.session.snapshot_id}/{self.prefix}"
         with _lock:
             same = [other for other in _written if other.session == mine.session]
         return f"{token_of(same[0] if same else mine)}/{self.prefix}"

@@ -303,6 +303,11 @@ class WholeStore(Store):
     is_exclusive = False
     """Whether nobody else writes to the objects meanwhile."""
 
+    @property
+    def is_distant(self) -> bool:  # type: ignore[override]
+        """See :attr:`Store.is_distant`."""
+        return self.is_remote
+
     @abstractmethod
     def open_object(self, name: str) -> ObjectReader | None:
         """Open an object; None if it is missing."""

@@ -35,6 +35,7 @@ from zarr.buffer.cpu import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite._dataclass import dataclass
+from shardwrite.config.table import READ_GAP, value_of
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.stores.base import (
     Capability,
@@ -324,6 +325,8 @@ class ZarrStore(WholeStore):
         self._given = capabilities
         self._seconds = timeout_seconds
         self._pid, self._kind = os.getpid(), kind_of(store)
+        # Whether it has answered a request for a range with bytes; False if it cannot
+        self._has_ranges: bool | None = None
         can = self._kind.capabilities if capabilities is None else frozenset(capabilities)
         snapshot = frozenset(() if self._kind.has_tags else {Capability.SNAPSHOT})
         self.capabilities = WholeStore.capabilities | can | snapshot
@@ -359,6 +362,11 @@ class ZarrStore(WholeStore):
         return self._kind.is_in_memory
 
     @property
+    def is_distant(self) -> bool:  # type: ignore[override]
+        """See :attr:`Store.is_distant`; of stores that nothing is known of, that is assumed."""
+        return not self.is_in_memory and self.local_root is None
+
+    @property
     def loses_changes(self) -> bool:
         """See :attr:`Store.loses_changes`; objects of buckets have tags."""
         is_safe = Capability.CONDITIONAL in self.capabilities or self.is_exclusive
@@ -387,22 +395,46 @@ class ZarrStore(WholeStore):
         first: int,
         identity: Any = None,  # noqa: ARG002 (zarr's interface tells none)
     ) -> ObjectReader | None:
-        """See :meth:`Store.open_for`; ranges are read, and no more is known of the object."""
+        """See :meth:`Store.open_for`; ranges are read, and no more is known of the object.
+
+        More is read than is asked for, so that a small object is read whole, by one request.
+        """
+        name = self.prefix + check_key(key)
         if not first:
             return self.open(key)
-        name = self.prefix + check_key(key)
-        try:
-            data = self.read_object(name, min(first, 0), first if first > 0 else None)
-        except StoreError as error:
-            if not isinstance(error.__cause__, NotImplementedError | TypeError | ValueError):
-                raise
-            data = self.read_object(name)  # it knows no such ranges
-            return None if data is None else SnapshotReader(name, data, None)
+        n_first = abs(first) + value_of(READ_GAP)
+        data = self._first_of(name, n_first if first > 0 else -n_first)
         if data is None:
             return None
-        if len(data) != abs(first):  # the whole object: it is smaller, or ranges are ignored
+        if len(data) != n_first:  # the whole object: it is smaller, or ranges are ignored
             return SnapshotReader(name, data, None)
-        return _UnsizedReader(self, name, data, is_end=first < 0)
+        return _UnsizedReader(self, name, data, first)
+
+    def _first_of(self, name: str, first: int) -> memoryview | None:
+        """First or last bytes of an object, or the whole if its store knows no ranges.
+
+        A store may say that it knows none, or answer as if there were no object. So nothing counts
+        as missing before it was asked for as a whole, or another range was answered.
+        """
+        if self._has_ranges is not False:
+            try:
+                data = self.read_object(name, min(first, 0), first if first > 0 else None)
+            except StoreError as error:
+                if not isinstance(error.__cause__, NotImplementedError | TypeError | ValueError):
+                    raise
+                self._has_ranges = False
+            else:
+                if data is not None or self._has_ranges:
+                    self._has_ranges = True
+                    return data
+        whole = self.read_object(name)
+        if whole is not None:
+            self._has_ranges = False
+        return whole
+
+    def has(self, key: str) -> bool:
+        """See :meth:`Store.has`; one byte is read, because a store may hide why it fails."""
+        return self._first_of(self.prefix + check_key(key), 1) is not None
 
     def version_of_object(self, name: str) -> Any:
         """See :meth:`WholeStore.version_of_object`."""
@@ -492,25 +524,35 @@ def _digest(data: memoryview) -> tuple[int, bytes]:
 
 
 class _RangeReader(ObjectReader):
-    """An object of which ranges are read as they are asked for."""
+    """An object of which ranges are read as they are asked for.
+
+    They may be of several versions. So the version is compared by `check_same`.
+    """
 
     is_distant = True
 
     def __init__(self, store: ZarrStore, name: str, facts: Facts) -> None:
         self._store, self._name = store, name
         self.nbytes, self.version = facts.nbytes, facts.version
+        self._n_reads = 0
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
         if nbytes == 0 and offset <= self.nbytes:
             return b""
         data = None
+        self._n_reads += 1
         if offset + nbytes <= self.nbytes:
             data = self._store.read_object(self._name, offset, offset + nbytes)
         if data is None or len(data) != nbytes:
             message = f"{self._name!r} ends before byte {offset + nbytes}, or was replaced"
             raise StoreError(message, key=self._name, errno=errno.EIO)
         return bytes(data)
+
+    def check_same(self) -> None:
+        """See :meth:`ObjectReader.check_same`."""
+        if self._n_reads > 1 and self._store.version_of_object(self._name) != self.version:
+            raise changed_meanwhile(self._name)
 
     def __enter__(self) -> Self:
         return self
@@ -527,17 +569,18 @@ class _UnsizedReader(ObjectReader):
 
     It counts as one that ends far away. It may be replaced between two reads. Bytes that are not
     there are told as an error of the object, so that it is read once more as a whole. Others may be
-    those of another version, so the first ones are compared when the reader is closed.
+    those of another version, so the first ones are read again by `check_same`, and compared.
 
-    - `data`: its first bytes, or its last ones: the index of a shard.
+    - `data`: its first bytes, or its last ones.
+    - `first`: how many of them are compared: those of the index. See :meth:`Store.open_for`.
     """
 
     is_distant = True
     version = None
 
-    def __init__(self, store: ZarrStore, name: str, data: memoryview, *, is_end: bool) -> None:
-        self._store, self._name, self._data = store, name, data
-        self._start = _FAR if is_end else 0
+    def __init__(self, store: ZarrStore, name: str, data: memoryview, first: int) -> None:
+        self._store, self._name, self._data, self._first = store, name, data, first
+        self._start = _FAR if first < 0 else 0
         self._has_more = False  # whether it has read other bytes than these
         self.nbytes = _FAR + len(data)
 
@@ -557,10 +600,14 @@ class _UnsizedReader(ObjectReader):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        if not self._has_more or any(exc_info):
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def check_same(self) -> None:
+        """See :meth:`ObjectReader.check_same`."""
+        if not self._has_more:
             return
-        nbytes = len(self._data)
-        now = self._store.read_object(self._name, *((-nbytes,) if self._start else (0, nbytes)))
-        if now is None or bytes(now) != bytes(self._data):
+        first = self._first
+        now = self._store.read_object(self._name, min(first, 0), first if first > 0 else None)
+        before = self._data[:first] if first > 0 else self._data[first:]
+        if now is None or bytes(now) != bytes(before):
             raise changed_meanwhile(self._name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import shutil
 import sys
@@ -44,6 +45,7 @@ def opened(store, **how):
 @pytest.fixture
 def small_shards(monkeypatch):
     """Sizes that give also small variables shards of two inner chunks along each axis."""
+    importlib.import_module("shardwrite.datasets.write")  # which keeps the size, first
     monkeypatch.setattr("shardwrite.datasets.layout.ONE_PIECE_NBYTES", 0)
     return {"chunks": {...: 1}, "shards": 2}
 
@@ -231,6 +233,23 @@ def test_what_was_opened_is_written_again_by_the_same_name(tmp_path, store):
         assert (result.variables["v"].n_resumed_shards > 0) == n_resumed
     ours, _ = opened(target)
     xr.testing.assert_identical(ours.load(), numbers())
+
+
+def test_what_to_zarr_takes_is_opened(store):
+    """Stores that xarray's own engine refuses, too."""
+    from obstore.store import MemoryStore
+
+    bucket, objects = MemoryStore(), {}
+    sizes = {"v": {"shards": SHARDS, "chunks": CHUNKS}}
+    for target in (bucket, objects):
+        numbers().shardwrite.to_zarr(target, encoding=sizes)
+    numbers().shardwrite.to_zarr(store, group="inner", encoding=sizes)
+    for given in (bucket, objects, zarr.open_group(store), zarr.open_group(store)["inner"]):
+        with xr.open_dataset(given, engine=ShardsBackend, chunks={}) as found:
+            assert found["v"].chunks == ((16, 16, 8), (15, 15))
+            xr.testing.assert_identical(found.load(), numbers())
+    found = xr.open_datatree(zarr.open_group(store), engine=ShardsBackend)
+    xr.testing.assert_identical(found["inner"].to_dataset().load(), numbers())
 
 
 def test_what_is_no_group_is_told_as_xarray_tells_it(tmp_path, store):

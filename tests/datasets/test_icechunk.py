@@ -130,6 +130,54 @@ def test_without_steps_nothing_is_committed(repository):
     check(repository, steps(0, 12))
 
 
+def test_new_attributes_without_steps_are_a_commit(repository):
+    write(repository, steps(0, 10), append_dim="time")
+    result = write(repository, steps(10, 10, run=2).drop_vars("mask"), append_dim="time", mode="a-")
+    assert result.variables == {}
+    assert result.snapshot == repository.lookup_branch("main")
+    assert f"snapshot   {result.snapshot}" in str(result)
+    assert result.to_dict()["snapshot"] == result.snapshot
+    assert messages(repository)[0].startswith("attributes of groups, written by shardwrite")
+    check(repository, steps(0, 10, run=2))
+    session = repository.writable_session("main")
+    nothing = steps(10, 10, run=3).drop_vars("mask")
+    result = nothing.shardwrite.to_zarr(session, append_dim="time", mode="a-", message="third")
+    assert messages(repository)[0] == "third"
+    assert result.snapshot == repository.lookup_branch("main")
+
+
+@pytest.mark.parametrize("kind", ["readonly", "writable"])
+def test_the_engine_opens_a_session(repository, kind):
+    write(repository, steps(0, 20), encoding={"v": {"shards": (8, 6), "chunks": (4, 6)}})
+    write(repository, steps(0, 5), group="inner")
+    session = getattr(repository, f"{kind}_session")("main")
+    for given in (session, session.store):
+        with xr.open_dataset(given, engine="shardwrite", chunks={}) as found:
+            assert found["v"].chunks == ((8, 8, 4), (6,))
+            xr.testing.assert_identical(found.load(), steps(0, 20).compute())
+    with xr.open_dataset(session, engine="shardwrite", group="inner") as found:
+        xr.testing.assert_identical(found.load(), steps(0, 5).compute())
+
+
+def test_values_of_a_snapshot_are_named_by_it(repository, tmp_path):
+    values = np.arange(600_000.0).reshape(600, 1000)
+    write(repository, xr.Dataset({"v": (("t", "x"), values)}))
+    first = repository.lookup_branch("main")
+    write(repository, xr.Dataset({"v": (("t", "x"), values + 1)}), mode="w")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(2):
+            session = repository.readonly_session(snapshot_id=first)
+            with xr.open_dataset(session, engine="shardwrite") as lazy:
+                lazy.shardwrite.to_zarr(tmp_path / "x.zarr")
+        with xr.open_zarr(tmp_path / "x.zarr") as found:
+            np.testing.assert_array_equal(found["v"], values)
+        session = repository.readonly_session("main")
+        lazy = xr.open_dataset(session, engine="shardwrite")
+        with pytest.raises(SpecError, match="an array exists there, of another run"):
+            lazy.shardwrite.to_zarr(tmp_path / "x.zarr")
+
+
 @pytest.mark.long
 def test_a_task_that_fails_leaves_the_session_as_it_was(repository):
     def fail(block):
@@ -142,6 +190,7 @@ def test_a_task_that_fails_leaves_the_session_as_it_was(repository):
         bad.shardwrite.to_zarr(session, append_dim="time")
     assert any("Nothing was committed" in note for note in error.value.__notes__)
     assert not session.has_uncommitted_changes
+    assert repository.list_branches() == {"main"}  # none is made for the time of a call
     steps(10, 14).shardwrite.to_zarr(session, append_dim="time")
     check(repository, steps(0, 14))
 

@@ -181,7 +181,7 @@ def many():
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize("group", [None, "model", "/model/run/"])
+@pytest.mark.parametrize("group", [None, "model", "/model/run/", "//model///run", "model\\run"])
 def test_coordinates_and_groups(tmp_path, group):
     check_as_xarray(many(), tmp_path, group=group)
 

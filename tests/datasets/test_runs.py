@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -435,39 +436,50 @@ def test_a_failing_task_names_no_other_variable_and_the_same_call_goes_on(tmp_pa
     check(root, small())
 
 
-def test_files_that_are_not_loaded_go_on_after_an_interruption(tmp_path):
+def test_files_without_a_name_go_on_after_an_interruption(tmp_path):
     """Nothing names the values in them, so they are told by dtype and chunks, with a warning."""
-    source, root = tmp_path / "source.zarr", tmp_path / "x.zarr"
+    pytest.importorskip("scipy")
     values = np.random.default_rng(0).normal(size=(300, 1000))
-    xr.Dataset({"v": (("t", "x"), values)}).to_zarr(source, zarr_format=3)
-    with xr.open_zarr(source, chunks=None) as lazy:
-        begin(lazy, root)
-    with xr.open_zarr(source, chunks=None) as lazy:
-        with pytest.warns(UserWarning, match="Nothing names its source"):
-            assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
-        check(root, lazy)
-        told = r'v is kept, as an earlier call.*Nothing names its source.*mode="w"'
-        with pytest.warns(UserWarning, match=told):
-            assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            lazy.shardwrite.to_zarr(root, mode="w")
+    source = io.BytesIO(xr.Dataset({"v": (("t", "x"), values)}).to_netcdf(engine="scipy"))
+    root = tmp_path / "x.zarr"
+    lazy = xr.open_dataset(source, engine="scipy")
+    begin(lazy, root)
+    with pytest.warns(UserWarning, match="Nothing names its source"):
+        assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
+    check(root, lazy)
+    told = r'v is kept, as an earlier call.*Nothing names its source.*mode="w"'
+    with pytest.warns(UserWarning, match=told):
+        assert lazy.shardwrite.to_zarr(root).n_resumed_shards == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        lazy.shardwrite.to_zarr(root, mode="w")
 
 
-def test_values_of_a_file_are_named_by_the_file(tmp_path):
-    """Its path, size and time tell them from others, and what is selected and how it is decoded."""
-    pytest.importorskip("netCDF4")
-    source, root = tmp_path / "source.nc", tmp_path / "x.zarr"
+def make_source(path, engine, offset):
+    """A file or a store of packed values, which are too many for one chunk."""
     packed = {"dtype": "i4", "scale_factor": 0.5, "_FillValue": -1}
+    values = np.arange(600_000.0).reshape(600, 1000) + offset
+    ds = xr.Dataset({"v": (("t", "x"), values, {}, packed)})
+    if engine.startswith("zarr"):
+        ds.to_zarr(path, zarr_format=2 if engine == "zarr2" else 3, mode="w", consolidated=False)
+    else:
+        ds.to_netcdf(path, engine=engine)
 
-    def make(offset):
-        values = np.arange(600_000.0).reshape(600, 1000) + offset
-        xr.Dataset({"v": (("t", "x"), values, {}, packed)}).to_netcdf(source, engine="netcdf4")
+
+ENGINES = ["netcdf4", "h5netcdf", "scipy", "zarr", "zarr2", "shardwrite"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_values_of_a_file_are_named_by_the_file(tmp_path, engine):
+    """Its path, size and time tell them from others, and what is selected and how it is decoded."""
+    pytest.importorskip({"netcdf4": "netCDF4"}.get(engine, engine.rstrip("2")))
+    source, root = tmp_path / "source.nc", tmp_path / "x.zarr"
+    kind = "zarr" if engine == "shardwrite" else engine
 
     def opened(**how):
-        return xr.open_dataset(source, engine="netcdf4", **how)
+        return xr.open_dataset(source, engine=engine.rstrip("2"), **how)
 
-    make(0)
+    make_source(source, kind, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         with opened() as lazy:
@@ -481,9 +493,31 @@ def test_values_of_a_file_are_named_by_the_file(tmp_path):
                 lazy.isel(t=slice(300, 600)).shardwrite.to_zarr(root)
         with opened(mask_and_scale=False) as raw, pytest.raises(SpecError, match="exists there"):
             raw.isel(t=slice(300)).shardwrite.to_zarr(root)
-        make(7)
+        make_source(source, kind, 7)
         with opened() as lazy, pytest.raises(SpecError, match="an array exists there, of another"):
             lazy.isel(t=slice(300)).shardwrite.to_zarr(root)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells of open files")
+@pytest.mark.parametrize("engine", ["netcdf4", "scipy"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_file_that_is_replaced_while_it_is_open_names_nothing(tmp_path, engine, moved):
+    """Whoever has it open reads the old values, and so they have not the name of the new ones."""
+    pytest.importorskip({"netcdf4": "netCDF4"}.get(engine, engine))
+    source, root = tmp_path / "source.nc", tmp_path / "x.zarr"
+    make_source(source, engine, 0)
+    with xr.open_dataset(source, engine=engine) as old:
+        make_source(tmp_path / "new.nc", engine, 7)
+        if moved:
+            source.rename(tmp_path / "old.nc")
+        (tmp_path / "new.nc").replace(source)
+        old.shardwrite.to_zarr(root)
+        check(root, old)
+    with (
+        xr.open_dataset(source, engine=engine) as new,
+        pytest.raises(SpecError, match="an array exists there, of another run"),
+    ):
+        new.shardwrite.to_zarr(root)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import warnings
 
 import dask
@@ -115,17 +116,36 @@ def test_a_kill_in_the_last_moment(root):
 @pytest.mark.long
 def test_files_that_only_chunks_tell_apart(root, tmp_path):
     """Another file with the same steps may have other values, so it is not the same call."""
+    pytest.importorskip("scipy")
     how = {"append_dim": "time", "shards": {"time": 20_000}, "chunks": {"time": 10_000}}
+    files = []
     for n in range(2):
         part = steps(20, 40_000, n, times=np.arange(40_000) + 0, chunks=9_000)[["v", "w"]]
-        part.chunk(-1).to_zarr(tmp_path / f"{n}.zarr", zarr_format=3)
+        files.append(io.BytesIO(part.to_netcdf(engine="scipy")))
     first = steps(0, 20, times=np.arange(40_000))[["v", "w"]]
     first.shardwrite.to_zarr(tmp_path / "y.zarr", **how)
     for n in range(2):
-        with xr.open_zarr(tmp_path / f"{n}.zarr", chunks=None) as found:
+        with xr.open_dataset(files[n], engine="scipy") as found:
             if n == 0:
                 found.shardwrite.to_zarr(tmp_path / "y.zarr", append_dim="time")
             no_follow(tmp_path / "y.zarr", found)
+
+
+@pytest.mark.parametrize("kind", ["netCDF4", "scipy", "zarr"])
+def test_the_same_call_made_again_with_the_same_file(tmp_path, kind):
+    pytest.importorskip(kind)
+    how, path = {"append_dim": "time", "shards": {"time": 20_000}}, tmp_path / f"part.{kind}"
+    steps(0, 20, times=np.arange(40_000)).shardwrite.to_zarr(tmp_path / "y.zarr", **how)
+    part = steps(20, 40_000, times=np.arange(40_000)).compute()
+    part.to_zarr(path, zarr_format=3) if kind == "zarr" else part.to_netcdf(
+        path, engine=kind.lower()
+    )
+    for _ in range(2):
+        with xr.open_dataset(path, engine=kind.lower()) as found:
+            found.shardwrite.to_zarr(tmp_path / "y.zarr", append_dim="time")
+    with xr.open_zarr(tmp_path / "y.zarr") as found:
+        assert found.sizes["time"] == 40_000
+        np.testing.assert_array_equal(found["w"], np.arange(40_000) * 1.5)
 
 
 KINDS = {
@@ -156,6 +176,30 @@ def test_kinds_of_steps(tmp_path, kind):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (np.arange(99) * 1.0, "are numbers, and those of the store are times"),
+        (
+            np.array([dt.timedelta(hours=i) for i in range(99)], "m8[ns]"),
+            "are durations, and those of the store are times",
+        ),
+    ],
+)
+def test_steps_of_another_kind(root, other, told):
+    before = contents(root)
+    with pytest.raises(SpecError, match=f"append_dim='time': the steps .*{told}"):
+        steps(20, 22, times=other).shardwrite.to_zarr(root, append_dim="time")
+    assert contents(root) == before
+
+
+def test_steps_of_another_calendar(root):
+    pytest.importorskip("cftime")
+    other = xr.date_range("2000-03-01", periods=99, calendar="noleap", use_cftime=True)
+    with pytest.raises(SpecError, match="of the calendar noleap, and those of the store are times"):
+        steps(20, 22, times=other).shardwrite.to_zarr(root, append_dim="time")
+
+
 def test_what_is_not_compared(tmp_path):
     """Names, steps in any order, and steps without a coordinate."""
     names = np.array([f"run {n}" for n in range(30)], object)

@@ -80,6 +80,13 @@ def lengths(root):
     return of(own), of(listed.items())
 
 
+def only_steps(dt):
+    """The nodes that have steps, without the variables that have none."""
+    dt = xr.DataTree.from_dict({"/": xr.Dataset(), "/model": dt["model"], "/sparse": dt["sparse"]})
+    del dt["model/a"]["mask"]
+    return dt
+
+
 def begin(dt, root, **how):
     with pytest.MonkeyPatch.context() as patch:
 
@@ -136,6 +143,97 @@ def test_whole_arrays_are_written_again(root):
     check(root, tree(0, 10, offset=3, more=1))
 
 
+def with_region(dt, start, stop, offset):
+    """A tree whose fields have other values in some steps."""
+    for name in ("model/a/v", "model/b/v"):
+        values = dt[name].values.copy()
+        values[start:stop] += offset
+        dt[name] = dt[name].copy(data=values)
+    dt["sparse/w"] = dt["sparse/w"].where(dt["sparse/time"] < HOURS[start], dt["sparse/w"] + offset)
+    return dt
+
+
+@pytest.mark.parametrize("region", ["auto", {"time": "auto"}])
+@pytest.mark.parametrize("group", [None, "deep/er"])
+def test_a_region_is_found_by_the_steps_that_nodes_inherit(tmp_path, region, group):
+    """xarray's own to_zarr writes nodes without steps of their own to the beginning."""
+    root = tmp_path / "x.zarr"
+    tree(0, 10).shardwrite.to_zarr(root, group=group, **HOW)
+    wanted = with_region(tree(0, 10).compute(), 4, 10, 50.0)
+    part = only_steps(wanted).isel(time=slice(4, 10))
+    part["sparse"] = only_steps(wanted)["sparse"].isel(time=slice(2, 5))
+    assert sorted(part.shardwrite.plan(root, region=region, group=group).variables) == [
+        *("model/a/v", "model/b/v", "sparse/w")
+    ]
+    result = part.shardwrite.to_zarr(root, region=region, group=group)
+    assert sorted(result.variables) == ["model/a/v", "model/b/v", "sparse/w"]
+    check(root, wanted, group=group)
+
+
+@pytest.mark.parametrize("mode", ["r+", "a"])
+def test_a_region_of_a_tree_has_slices(root, mode):
+    wanted = with_region(tree(0, 10).compute(), 3, 7, 50.0)
+    part = only_steps(wanted)["model"].isel(time=slice(3, 7))
+    part.attrs["title"] = "other"
+    part.shardwrite.to_zarr(root, group="model", mode=mode, region={"time": slice(3, 7)})
+    wanted["sparse"] = tree(0, 10)["sparse"]
+    if mode == "a":
+        wanted["model"].attrs["title"] = "other"
+    check(root, wanted)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_region_of_a_tree_is_one_run(root, tmp_path, is_given_up):
+    wanted = with_region(tree(0, 10).compute(), 3, 7, 50.0)
+    wanted["sparse"] = tree(0, 10)["sparse"]
+    part = only_steps(wanted)["model"].isel(time=slice(3, 7))
+    how = {"group": "model", "region": {"time": slice(3, 7)}}
+    begin(part, root, **how)
+    assert len([*tmp_path.glob("x.zarr.shardwrite/together/run-*")]) == 1
+    if is_given_up:
+        shardwrite.abandon(root)
+    part.shardwrite.to_zarr(root, **how)
+    check(root, wanted)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+def test_nodes_whose_groups_have_copies_of_shared_coordinates(tmp_path):
+    """As xarray writes them with `write_inherited_coords`."""
+    root = tmp_path / "x.zarr"
+    tree(0, 10).to_zarr(root, zarr_format=3, write_inherited_coords=True)
+    tree(10, 13).shardwrite.to_zarr(root, append_dim="time")
+    check(root, tree(0, 13))
+    wanted = with_region(tree(0, 13).compute(), 8, 13, 50.0)
+    part = only_steps(wanted).isel(time=slice(8, 13))
+    part["sparse"] = only_steps(wanted)["sparse"].isel(time=slice(4, 7))
+    part.shardwrite.to_zarr(root, region="auto")
+    check(root, wanted)
+    for name in ("model/a", "model/b"):
+        with xr.open_zarr(root, group=name) as found:
+            np.testing.assert_array_equal(found["time"], HOURS[:13])
+    one = tree(13, 14)["model/a"].to_dataset()
+    one.shardwrite.to_zarr(root, append_dim="time", group="model/a")
+    with xr.open_zarr(root, group="model/a") as found:
+        assert found.sizes["time"] == 14
+
+
+def test_groups_that_are_no_tree_are_appended_one_by_one(tmp_path):
+    """Their lengths differ already, or each has steps of its own."""
+    root = tmp_path / "x.zarr"
+    field_of = {n: xr.Dataset({"v": field(0, n)}, {"time": HOURS[:n]}) for n in (6, 10)}
+    field_of[10].shardwrite.to_zarr(root, **HOW)
+    field_of[6].drop_vars("time").shardwrite.to_zarr(root, group="short", **HOW)
+    field_of[10].shardwrite.to_zarr(root, group="own", **HOW)
+    more = xr.Dataset({"v": field(10, 12)}, {"time": HOURS[10:12]})
+    more.shardwrite.to_zarr(root, append_dim="time")
+    more.shardwrite.to_zarr(root, append_dim="time", group="own")
+    more.drop_vars("time").shardwrite.to_zarr(root, append_dim="time", group="short")
+    for group, n in ((None, 12), ("own", 12), ("short", 8)):
+        with xr.open_zarr(root, group=group, consolidated=False) as found:
+            assert found.sizes["time"] == n
+
+
 def without(dt, path):
     return dt.filter(lambda node: node.path != path)
 
@@ -143,11 +241,18 @@ def without(dt, path):
 @pytest.mark.parametrize(
     ("change", "how", "told"),
     [
-        (lambda dt: without(dt, "/model/b"), {}, "the store has 'model/b/v' along 'time', too"),
+        (lambda dt: without(dt, "/model/b"), {}, "the store has 'model/b/v' along 'time', too.*DataTree.from_dict"),
         (lambda dt: xr.DataTree.from_dict({"/model/a": dt["model/a"].to_dataset(inherit=False)}), {}, "the store has 'model/time' along 'time', too"),
+        (lambda dt: dt["model"].to_dataset(), {"group": "model"}, "the store has 'a/v' along 'time', too"),
+        (lambda dt: dt["model/a"].to_dataset(), {"group": "model/a", "mode": "a-"}, "time' along 'time', too, and it would be shorter"),
+        (lambda dt: dt["model/a"].to_dataset().drop_vars("time"), {"group": "/model/a/"}, "time' along 'time', too, and it would"),
+        (lambda dt: dt["model/b"], {"group": "model/b"}, "time' along 'time', too, and it would be shorter"),
         (lambda dt: dt.assign({"new": xr.DataTree(xr.Dataset({"v": field(10, 12)}))}), {}, "the store has no group 'new'"),
         (lambda dt: dt, {"append_dim": "tme"}, "append_dim='tme': no node of the tree has this"),
-        (lambda dt: dt, {"append_dim": None, "region": "auto"}, "a tree is not written into a reg"),
+        (lambda dt: dt, {"append_dim": None, "region": "auto"}, "the node '/' have none of the dimensions"),
+        (lambda dt: dt, {"append_dim": None, "region": {"tme": "auto"}}, "region='tme': no node of the tree"),
+        (lambda dt: dt["model"], {"append_dim": None, "region": "auto", "group": "model"}, "were found in the original store|mask"),
+        (lambda dt: only_steps(dt).assign({"new": xr.DataTree()}), {"append_dim": None, "region": {"time": slice(3, 5)}}, "no group 'new'"),
         (lambda dt: dt, {"append_dim": None, "mode": "a"}, "'model"),
     ],
 )  # fmt: skip

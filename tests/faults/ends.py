@@ -359,6 +359,21 @@ def shard_by_two_renames(path: Path) -> object:
         return shard_in_place(path)
 
 
+def or_give_up(perform: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Where a conversion in place was interrupted, give it up first. Until the old array has lost
+    its name, that keeps it; later, the new one stays."""
+
+    def give_up_and_perform(path: Path) -> object:
+        if seams.conversion_beside(path).exists():
+            is_old = path.exists() and zarr.open_array(path, mode="r").shards is None
+            shardwrite.abandon(path)
+            assert (zarr.open_array(path, mode="r").shards is None) == is_old
+            check(path, NEW)
+        return perform(path)
+
+    return give_up_and_perform
+
+
 def consolidated(prepare: Callable[[Path], object]) -> Callable[[Path], None]:
     """The same in a group with consolidated metadata, and another array beside it."""
 
@@ -472,6 +487,8 @@ OPERATIONS = {
     ),
     "shard in place": Operation(make_flat, shard_in_place, NEW),
     "shard by two renames": Operation(make_flat, shard_by_two_renames, NEW),
+    "shard in place, or give up": Operation(make_flat, or_give_up(shard_in_place), NEW),
+    "shard by two renames, or give up": Operation(make_flat, or_give_up(shard_by_two_renames), NEW),
     "shard a store": Operation(make_flat, shard_store, NEW),
     "unshard in place": Operation(
         lambda path: source(NEW).to_sharded_zarr(path, **LAYOUT),

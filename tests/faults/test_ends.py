@@ -29,6 +29,7 @@ SCRIPT = Path(__file__).with_name("ends.py")
 OPERATIONS = (
     *("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard"),
     *("shard and consume", "recovery", "replacement of several, or give up"),
+    "shard in place, or give up",
 )
 
 

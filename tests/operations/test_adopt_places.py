@@ -82,11 +82,11 @@ def test_no_conversion_is_given_up_by_restart(tmp_path):
     zarr.create_array(array, data=X, chunks=(2, 3))
     with pytest.raises(KeyboardInterrupt):
         shardwrite.shard(array, shards=2, progress=stop)
-    before = sorted(seams.conversion_beside(tmp_path / "z.zarr").rglob("new/z.zarr/*"))
+    before = sorted(seams.conversion_beside(tmp_path / "z.zarr").rglob("array-new/z.zarr/*"))
     for restart in (False, True):
         with pytest.raises((JournalError, SpecError)):
             shardwrite.adopt(files, array, restart=restart)
-    assert sorted(seams.conversion_beside(tmp_path / "z.zarr").rglob("new/z.zarr/*"))
+    assert sorted(seams.conversion_beside(tmp_path / "z.zarr").rglob("array-new/z.zarr/*"))
     assert before
     shardwrite.shard(array, shards=2)
 

@@ -123,7 +123,7 @@ def test_an_array_that_cannot_be_converted_is_named_before_anything_is_written(t
 def test_what_stands_there(tmp_path):
     make(tmp_path / "h")
     zarr.create_group(str(tmp_path / "n"), attributes={"title": "another"})
-    with pytest.raises(SpecError, match="other attributes"):
+    with pytest.raises(SpecError, match="another group stands there"):
         shardwrite.shard(tmp_path / "h", tmp_path / "n", 5)
     shardwrite.shard(tmp_path / "h", tmp_path / "n", 5, mode="w")
     assert zarr.open_group(tmp_path / "n", mode="r").attrs["title"] == "all"

@@ -321,15 +321,54 @@ def test_a_tree_that_has_changed_since_it_was_planned(tmp_path):
     same(zarr.open_array(path, mode="r")[...], VALUES)
 
 
-@pytest.mark.parametrize("name", ["new", "new/a.zarr", "new/a.zarr.shardwrite/draft"])
-def test_directories_of_lost_work_are_not_made_again(tmp_path, name):
-    """A process was frozen, and another has renamed the directory of its work."""
+@pytest.mark.parametrize("is_there", [False, True], ids=["taken over", "given up"])
+@pytest.mark.parametrize("name", ["", "/a.zarr", "/a.zarr.shardwrite/draft"])
+def test_directories_of_lost_work_are_not_made_again(tmp_path, name, is_there):
+    """A process was frozen, and another has renamed the directory of its work. Or a task is late,
+    and its own process has renamed the directory of the new tree."""
     home = seams.conversion_beside(tmp_path / "a.zarr")
-    home.mkdir()
+    (home / "work-1" if is_there else home).mkdir(parents=True)
+    before = list(home.rglob("*"))
     with pytest.raises(FileNotFoundError):
-        make_directories(home / "work-1" / name, "full")
-    assert not any(home.iterdir())
-    make_directories(tmp_path / "work-1" / name, "full")  # a user's directory of that name
+        make_directories(home / f"work-1/array-new{name}", "full")
+    assert list(home.rglob("*")) == before
+    make_directories(tmp_path / f"work-1/array-new{name}", "full")  # a user's, of that name
+
+
+@pytest.mark.parametrize("name", ["staged", "run-1/array-2", "work-1", "array-1/0/array-2"])
+def test_arrays_may_have_names_that_state_has(tmp_path, name):
+    root = zarr.create_group(tmp_path / "run-1" / "all.zarr")
+    root.create_array(name, data=VALUES, chunks=(10, 10))
+    assert shardwrite.shard(tmp_path / "run-1" / "all.zarr", shards=2).n_shards == 4
+    root = zarr.open_group(tmp_path / "run-1" / "all.zarr", mode="r")
+    same(root[name][...], VALUES)
+    flat(tmp_path / "run-1" / "array-2")
+    shardwrite.shard(tmp_path / "run-1" / "array-2", shards=2)
+    assert beside(tmp_path / "run-1" / "all.zarr") == ["all.zarr", "array-2"]
+
+
+@pytest.mark.parametrize("then", ["again", "abandon"])
+@pytest.mark.parametrize("at", ["compare the trees", "exchange two names", "remove the old tree"])
+def test_one_that_an_older_version_has_begun_goes_on(tmp_path, at, then, way):
+    """The directory of the new tree was `new`, and the old tree left it after the exchange."""
+    path = flat(tmp_path / "a.zarr")
+    before = payloads(path)
+    died = mock.patch.object(*seams.step(at), side_effect=KeyboardInterrupt)
+    with died, pytest.raises(KeyboardInterrupt):
+        shardwrite.shard(path, shards=2)
+    is_exchanged = at == "remove the old tree"
+    work = seams.work_of(path)
+    (work / "array-new").rename(work / "new")
+    if is_exchanged and then == "again" and way == "exchange":
+        (work / "new/a.zarr").rename(work / "replaced")
+    if then == "again":
+        shardwrite.shard(path, shards=2)
+    else:
+        shardwrite.abandon(path)
+    is_new = then == "again" or is_exchanged
+    assert zarr.open_array(path, mode="r").shards == ((20, 20) if is_new else None)
+    assert payloads(path) == before
+    assert beside(path) == ["a.zarr"]
 
 
 def test_a_process_that_was_taken_over_does_not_exchange(tmp_path):

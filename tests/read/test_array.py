@@ -250,3 +250,23 @@ def test_an_index_is_read_while_the_interpreter_ends(large):
     environment = {**os.environ, "DASK_SHARDWRITE__READ__THREADS": "2"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert done.stdout == f"{LARGE.sum()}\n"
+
+
+@pytest.mark.parametrize("position", [3, None, "ab", (0.5, 1), ("a", "b")])
+@pytest.mark.parametrize("method", ["encoded", "encoded_range"])
+def test_what_is_no_position_of_a_chunk_is_refused(tmp_path, method, position):
+    shardwrite.to_sharded_zarr(np.ones((8, 8)), tmp_path / "x", shards=4, chunks=2)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    with pytest.raises(SpecError, match=r"one integer for each axis.*such as \(0, 0\)"):
+        getattr(array, method)(position)
+
+
+@pytest.mark.parametrize("read", [shardwrite.open_sharded, shardwrite.present, shardwrite.verify])
+def test_a_file_or_a_missing_path_is_told_from_a_directory_without_an_array(tmp_path, read):
+    (tmp_path / "x.zip").write_bytes(b"PK")
+    with pytest.raises(SpecError, match=r"it is a file; .*zarr\.storage\.ZipStore\(path\)"):
+        read(tmp_path / "x.zip")
+    with pytest.raises(SpecError, match="no such directory; give the path"):
+        read(tmp_path / "y.zip")
+    with pytest.raises(SpecError, match=r"there is no zarr\.json; give the path"):
+        read(tmp_path)

@@ -1,5 +1,5 @@
-"""Indexes that are kept: how many requests that saves, in which stores, and that none is used for
-another state of a shard."""
+"""Indexes and inner chunks that are kept: how many requests that saves, in which stores, and that
+none is used for another state of a shard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import shardwrite
 from shardwrite import SpecError
 from shardwrite.read import array as reading
 from shardwrite.read import indexes as shared
-from shardwrite.read.indexes import IndexCache
+from shardwrite.read.indexes import ChunkCache, IndexCache
 from shardwrite.stores import looking
 from shardwrite.stores.looking import PosixReader, identity_in
 
@@ -238,6 +238,96 @@ def test_a_file_of_the_same_size_and_time_is_another_one(tmp_path):
     np.testing.assert_array_equal(array[:8, :8], VALUES[56:64, 56:64])
 
 
+# ---- Decoded inner chunks that are kept
+
+KEEPS = {"shardwrite.read.chunk-cache": "1 MiB"}
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    """A cache of the test's own."""
+    monkeypatch.setattr(reading, "CHUNKS", ChunkCache())
+    return reading.CHUNKS
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket", "obstore in files"])
+def test_chunks_are_kept_where_objects_have_versions(tmp_path, asked, chunks, kind):
+    store = stores(tmp_path)[kind]
+    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(store)
+    n_asked(asked, array, np.s_[:8, :16])
+    again, one, more = (
+        n_asked(asked, array, k) for k in (np.s_[:8, 4:16], np.s_[:8, :8], np.s_[:8, :24])
+    )
+    if kind == "directory":
+        assert (again, one, more) == (0, 0, 1)
+    elif kind == "bucket":
+        assert (again, one, more) == (1, 1, 1), "the version, or what is new"
+    else:
+        assert not chunks.nbytes, "tags are times there"
+
+
+def test_no_chunks_are_kept_by_default(tmp_path, chunks):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    np.testing.assert_array_equal(array[:16], VALUES[:16])
+    assert not chunks.nbytes
+
+
+def test_kept_chunks_are_bounded_and_do_not_travel(tmp_path, chunks):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    with dask.config.set({"shardwrite.read.chunk-cache": "8 KiB"}):
+        array = shardwrite.open_sharded(tmp_path / "x")
+    before = len(pickle.dumps(array))
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert 4096 < chunks.nbytes <= 8192
+    assert len(pickle.dumps(array)) < before + 200
+
+
+def test_kept_chunks_are_not_what_a_caller_has(tmp_path, chunks):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES, compressors=())
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(tmp_path / "x")
+    for key in (np.s_[:8, :8], np.s_[:8, :8], np.s_[:64, :64], np.s_[:64, :64]):
+        found = array[key]
+        np.testing.assert_array_equal(found, VALUES[key])
+        found[...] = 0
+    assert chunks.nbytes >= 64 * 256
+
+
+def test_texts_are_not_kept(tmp_path, chunks):
+    texts = np.array([[f"{i} {j}" for j in range(8)] for i in range(8)], object)
+    with zarr.config.set({"async.concurrency": 1}):
+        made = zarr.create_array(
+            tmp_path / "x", shape=(8, 8), dtype=str, shards=(8, 8), chunks=(2, 2)
+        )
+        made[...] = texts
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(tmp_path / "x")
+    assert (array[...] == texts).all()
+    assert not chunks.nbytes
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+@pytest.mark.parametrize("change", ["replaced", "removed", "in place"])
+def test_chunks_of_another_state_are_not_used(tmp_path, chunks, kind, change):
+    store = stores(tmp_path)[kind]
+    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
+    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
+    with dask.config.set(KEEPS):
+        array = shardwrite.open_sharded(store)
+    np.testing.assert_array_equal(array[:64, :64], VALUES[:64, :64])
+    wanted = VALUES.copy()
+    wanted[:64, :64] = 0 if change == "removed" else VALUES[:64, :64] // 1000
+    if change == "in place" and kind == "directory":
+        more["strategy"] = shardwrite.FixedOrder(in_place=True)
+    shardwrite.write_region(wanted[:64, :64], store, np.s_[:64, :64], **more)
+    for key in (np.s_[8:16, 8:16], np.s_[:64, :20], np.s_[...]):
+        np.testing.assert_array_equal(array[key], wanted[key])
+
+
 # ---- Stores of zarr-python, whose interface tells no states
 
 
@@ -251,6 +341,8 @@ class Answering(zarr.storage.WrapperStore):
         self.asked.append((key, byte_range))
         if byte_range is not None and self.how == "refused":
             raise NotImplementedError("no ranges")
+        if byte_range is not None and self.how == "as if missing":
+            return None
         wanted = None if self.how == "ignored" else byte_range
         return await self._store.get(key, prototype, wanted)
 
@@ -287,10 +379,16 @@ def n_got(store, array, key):
     return len(store.asked)
 
 
-@pytest.mark.parametrize("kind", ["memory", "local", "fsspec", "zip"])
+KINDS = ["memory", "local", "fsspec", "zip"]
+NO_GAP = {"shardwrite.read.gap": 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_ranges_in_stores_of_zarr_python(tmp_path, kind, indexes):
+    """The end of a shard is as long as an index and a gap; here it is too short for the chunks."""
     store = answering(under(kind, tmp_path))
-    array = shardwrite.open_sharded(store)
+    with dask.config.set({"shardwrite.read.gap": "8 KiB"}):
+        array = shardwrite.open_sharded(store)
     assert n_got(store, array, np.s_[:8, :8]) == 3, "a chunk, and the index before and after it"
     assert n_got(store, array, np.s_[8:16, 8:16]) == 3, "the index is read again"
     assert n_got(store, array, np.s_[:16, :64]) == 3, "16 neighbours"
@@ -298,29 +396,93 @@ def test_ranges_in_stores_of_zarr_python(tmp_path, kind, indexes):
     assert not indexes.nbytes
 
 
-def test_ranges_where_the_index_is_at_the_start(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("key", [np.s_[:8, :8], np.s_[:16, :64], np.s_[:]])
+def test_a_small_shard_is_one_request_in_stores_of_zarr_python(tmp_path, kind, key):
+    store = answering(under(kind, tmp_path))
+    array = shardwrite.open_sharded(store)
+    n_shards = VALUES[key][::SHARD, ::SHARD].size
+    assert n_got(store, array, key) == n_got(store, array, key) == n_shards
+
+
+@pytest.mark.parametrize(("gap", "n"), [("1 B", 3), ("4 KiB", 1)])
+def test_ranges_where_the_index_is_at_the_start(tmp_path, gap, n):
     store = answering(zarr.storage.MemoryStore())
     shardwrite.to_sharded_zarr(
         VALUES, store._store, **SIZES, index_location="start", run_dir=str(tmp_path / "run")
     )
-    array = shardwrite.open_sharded(store)
-    assert n_got(store, array, np.s_[:8, :8]) == 3
-    assert n_got(store, array, np.s_[:]) == 3 * 64
+    with dask.config.set({"shardwrite.read.gap": gap}):
+        array = shardwrite.open_sharded(store)
+    assert n_got(store, array, np.s_[:8, :8]) == n, "the first chunks come with the index"
+    assert n_got(store, array, np.s_[56:64, 56:64]) == 3
 
 
-@pytest.mark.parametrize(("how", "n"), [("ignored", 1), ("refused", 2)])
+@pytest.mark.parametrize(
+    ("how", "n", "later"), [("ignored", 1, 1), ("refused", 2, 1), ("as if missing", 2, 1)]
+)
 @pytest.mark.parametrize("location", ["start", "end"])
-def test_stores_without_ranges_are_noticed_by_what_they_answer(tmp_path, how, n, location):
+def test_stores_without_ranges_are_noticed_by_what_they_answer(tmp_path, how, n, later, location):
     plain = zarr.storage.MemoryStore()
     shardwrite.to_sharded_zarr(
         VALUES, plain, **SIZES, index_location=location, run_dir=str(tmp_path / "run")
     )
     store = answering(plain, how)
+    with dask.config.set(NO_GAP):
+        array = shardwrite.open_sharded(store)
+    for key, n_expected in ((np.s_[8:16, 8:16], n), (np.s_[64:72, 8:16], later)):
+        store.asked.clear()
+        np.testing.assert_array_equal(array[key], VALUES[key])
+        assert len(store.asked) == n_expected
+    np.testing.assert_array_equal(array[:70, 3], VALUES[:70, 3])
+
+
+def test_a_shard_that_is_missing_is_asked_for_as_a_whole_until_a_range_was_answered(tmp_path):
+    store = answering(zarr.storage.MemoryStore())
+    shardwrite.to_sharded_zarr(VALUES, store._store, **SIZES)
+    for key in ("c/0/0", "c/0/1", "c/0/2"):
+        asyncio.run(store._store.delete(key))
     array = shardwrite.open_sharded(store)
     store.asked.clear()
-    np.testing.assert_array_equal(array[8:16, 8:16], VALUES[8:16, 8:16])
-    assert len(store.asked) == n
-    np.testing.assert_array_equal(array[:70, 3], VALUES[:70, 3])
+    assert (array[:8, :8] == 0).all()
+    assert [wanted is None for _, wanted in store.asked] == [False, True]
+    np.testing.assert_array_equal(array[64:72, :8], VALUES[64:72, :8])
+    store.asked.clear()
+    assert (array[:8, 64:72] == 0).all()
+    assert [wanted is None for _, wanted in store.asked] == [False]
+
+
+def test_a_shard_that_is_removed_between_its_index_and_a_chunk_is_missing(tmp_path):
+    plain = zarr.storage.MemoryStore()
+    shardwrite.to_sharded_zarr(VALUES, plain, **SIZES, run_dir=str(tmp_path / "run"))
+    store = Replacing(plain)
+    with dask.config.set(NO_GAP):
+        array = shardwrite.open_sharded(store)
+    store.later = b""
+    assert (array[8:16, 8:16] == 0).all()
+    assert store.later is None, "it was removed"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_present_is_known_from_indexes(tmp_path, kind):
+    store = answering(under(kind, tmp_path))
+    with dask.config.set(NO_GAP):
+        array = shardwrite.open_sharded(store)
+    store.asked.clear()
+    assert len(array.present()) == (SHAPE[0] // CHUNK) ** 2
+    assert len(store.asked) == 64
+    assert all(wanted is not None for _, wanted in store.asked), "no whole object"
+
+
+def test_what_is_present_of_an_array_without_shards_is_not_read(tmp_path):
+    store = answering(zarr.storage.MemoryStore())
+    made = zarr.create_array(store, shape=(32, 32), dtype="u4", chunks=(8, 8), fill_value=0)
+    made[:8] = VALUES[:8, :32]
+    array = shardwrite.open_sharded(store)
+    store.asked.clear()
+    keys = ["0.0", "0.1", "0.2", "0.3"]
+    assert array.present().keys == keys
+    asked = [wanted for key, wanted in store.asked if key[2:].replace("/", ".") in keys]
+    assert [(wanted.start, wanted.end) for wanted in asked] == [(0, 1)] * 4
 
 
 @pytest.mark.long
@@ -330,7 +492,9 @@ def test_a_shard_that_is_replaced_between_two_ranges_is_read_as_a_whole(tmp_path
     run_dir = str(tmp_path / "run")
     shardwrite.to_sharded_zarr(VALUES, plain, **SIZES, run_dir=run_dir)
     store = answering(plain)
-    array, real, later = shardwrite.open_sharded(store), Answering.get, np.zeros(SHAPE, "u4")
+    with dask.config.set({**NO_GAP, "shardwrite.read.threads": 1}):
+        array = shardwrite.open_sharded(store)
+    real, later = Answering.get, np.zeros(SHAPE, "u4")
     later[:8, :8] = 7
 
     async def replaced(self, key, prototype=None, byte_range=None):
@@ -348,15 +512,14 @@ def test_a_shard_that_is_replaced_between_two_ranges_is_read_as_a_whole(tmp_path
     store.asked.clear()
     Answering.get = replaced
     try:
-        with dask.config.set({"shardwrite.read.threads": 1}):
-            found = array[56:64, 56:64]
+        found = array[56:64, 56:64]
     finally:
         Answering.get = real
     assert (found == 0).all()
 
 
 class Replacing(zarr.storage.WrapperStore):
-    """Puts another shard in place of one after the first range of it was read."""
+    """Puts another shard in place of one after the first range of it was read, or removes it."""
 
     later: bytes | None = None
 
@@ -364,7 +527,10 @@ class Replacing(zarr.storage.WrapperStore):
         found = await self._store.get(key, prototype, byte_range)
         if key == "c/0/0" and self.later is not None:
             later, self.later = self.later, None
-            await self._store.set(key, zarr.buffer.cpu.Buffer.from_bytes(later))
+            if later:
+                await self._store.set(key, zarr.buffer.cpu.Buffer.from_bytes(later))
+            else:
+                await self._store.delete(key)
         return found
 
 
@@ -380,7 +546,8 @@ def test_a_shard_in_which_a_chunk_has_the_place_of_another_one(tmp_path, locatio
             values, store, **SIZES, index_location=location, run_dir=str(tmp_path / "run")
         )
     store = Replacing(plain)
-    array = shardwrite.open_sharded(store)
+    with dask.config.set(NO_GAP):
+        array = shardwrite.open_sharded(store)
     for key, wanted in ((np.s_[8:16, 8:16], 5), (np.s_[8:16, 8:12], 5)):
         shardwrite.to_sharded_zarr(
             first, plain, **SIZES, index_location=location, run_dir=str(tmp_path / "run"), mode="w"
@@ -396,7 +563,8 @@ def test_a_shard_that_is_cut_short_is_damaged(tmp_path):
     shard = tmp_path / "x" / "c" / "0" / "0"
     data = shard.read_bytes()
     shard.write_bytes(data[: len(data) // 2] + data[-1028:])
-    array = shardwrite.open_sharded(answering(plain))
+    with dask.config.set(NO_GAP):
+        array = shardwrite.open_sharded(answering(plain))
     with pytest.raises(shardwrite.CorruptShardError, match="past the end") as caught:
         array[56:64, 56:64]
     assert caught.value.fields["key"] == "c/0/0"
@@ -406,7 +574,7 @@ def test_a_shard_that_is_cut_short_is_damaged(tmp_path):
 def test_updates_under_readers_that_keep_indexes(tmp_path, place):
     case = updated_while_read.updated(place, tmp_path, 0.5, 3)
     assert case.wrong == []
-    assert case.counts["kept"] > 0
+    assert case.counts["kept"] > 0 < case.counts["kept chunks"]
     assert case.counts["read"] > 20
 
 
@@ -415,4 +583,4 @@ def test_updates_under_readers_that_keep_indexes(tmp_path, place):
 def test_updates_under_readers_that_keep_indexes_for_longer(tmp_path, place):
     case = updated_while_read.updated(place, tmp_path, 10, 8)
     assert case.wrong == []
-    assert case.counts["kept"] > 100
+    assert case.counts["kept"] > 100 < case.counts["kept chunks"]

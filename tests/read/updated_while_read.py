@@ -1,4 +1,5 @@
-"""Updates of all strategies under readers that keep indexes: no reader meets an old or a mixed value.
+"""Updates of all strategies under readers that keep indexes, of which every second one keeps chunks,
+too: no reader meets an old or a mixed value.
 
 Each value tells its position and the update that wrote it. A reader must not find a value that is
 older than what was acknowledged when it began. ``python tests/read/updated_while_read.py 600`` runs
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import dask
 import numpy as np
 from obstore.store import MemoryStore
 
@@ -87,17 +89,22 @@ class Updates:
 
     def run(self, seconds, n_readers=8):
         """Update for some time."""
-        hits, find = Counter(), reading.INDEXES.find
+        hits, finds = Counter(), {"kept": reading.INDEXES, "kept chunks": reading.CHUNKS}
 
-        def counted(name):
-            kept = find(name)
-            hits["kept"] += kept is not None
-            return kept
+        def counted(name, find):
+            def call(key):
+                kept = find(key)
+                hits[name] += kept is not None
+                return kept
 
-        errors = []
+            return call
 
-        def reader():
-            array = shardwrite.open_sharded(self.store)
+        errors, arrays = [], []
+        for settings in ({}, {"shardwrite.read.chunk-cache": "1 MiB"}):
+            with dask.config.set(settings):
+                arrays.append(shardwrite.open_sharded(self.store))
+
+        def reader(array):
             try:
                 while not self.is_over.is_set():
                     self.read(array)
@@ -105,8 +112,9 @@ class Updates:
             except BaseException as error:
                 errors.append(error)
 
-        reading.INDEXES.find = counted
-        threads = [threading.Thread(target=reader) for _ in range(n_readers)]
+        for name, cache in finds.items():
+            cache.find = counted(name, cache.find)
+        threads = [threading.Thread(target=reader, args=(arrays[n % 2],)) for n in range(n_readers)]
         try:
             for thread in threads:
                 thread.start()
@@ -118,10 +126,11 @@ class Updates:
             self.is_over.set()
             for thread in threads:
                 thread.join()
-            reading.INDEXES.find = find
+            for cache in finds.values():
+                del cache.find
         if errors:
             raise errors[0]
-        self.counts["kept"] = hits["kept"]
+        self.counts.update(hits)
 
 
 def updated(place, directory, seconds, n_readers):
