@@ -102,6 +102,7 @@ class SessionStore(ZarrStore):
     """
 
     commits_later = True
+    knows_ends = False
 
     def __init__(self, session: Any, given: Any = None, base: Any = None) -> None:
         capabilities = {Capability.ATOMIC, Capability.DURABLE}

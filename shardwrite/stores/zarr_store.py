@@ -314,6 +314,9 @@ class ZarrStore(WholeStore):
       outcome of the call is unknown. By default only the store itself limits the time.
     """
 
+    knows_ends = True
+    """Whether the store gives what there is if more bytes than an object has are asked for."""
+
     def __init__(
         self,
         store: AnyZarrStore,
@@ -397,12 +400,13 @@ class ZarrStore(WholeStore):
     ) -> ObjectReader | None:
         """See :meth:`Store.open_for`; ranges are read, and no more is known of the object.
 
-        More is read than is asked for, so that a small object is read whole, by one request.
+        More is read than is asked for where the store `knows_ends`, so that a small object is read
+        whole, by one request.
         """
         name = self.prefix + check_key(key)
         if not first:
             return self.open(key)
-        n_first = abs(first) + value_of(READ_GAP)
+        n_first = abs(first) + (value_of(READ_GAP) if self.knows_ends else 0)
         data = self._first_of(name, n_first if first > 0 else -n_first)
         if data is None:
             return None
