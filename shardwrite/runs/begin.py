@@ -542,7 +542,10 @@ def check_place(job: Job, *, looks_above: bool = True) -> None:
         return
     try:
         _check_place(job, looks_above=looks_above)
+        is_refused = False
     except SpecError:
+        is_refused = True
+    if is_refused:
         job.target.place.forget()  # nothing is refused because of an earlier look
         if not _is_begun(job):
             _check_place(job, looks_above=looks_above)
