@@ -187,7 +187,7 @@ class Bucket(World):
             self._reached, self._server = map(Server, json.loads(self._process.stdout.readline()))
             with (
                 mock.patch.dict(os.environ, self._reached.environment),
-                mock.patch.dict(bucket_url._RETRIES, _RETRIES),
+                mock.patch.dict(bucket_url.RETRIES, _RETRIES),
             ):
                 yield
             self._process.stdin.close()
