@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.abc.store import Store as AnyZarrStore
@@ -422,7 +422,7 @@ class ZarrStore(WholeStore):
         """
         if self._has_ranges is not False:
             try:
-                data = self.read_object(name, min(first, 0), first if first > 0 else None)
+                data = self.read_end(name, first)
             except StoreError as error:
                 if not isinstance(error.__cause__, NotImplementedError | TypeError | ValueError):
                     raise
@@ -482,6 +482,10 @@ class ZarrStore(WholeStore):
         prototype = default_buffer_prototype()
         buffer = self._run(name, "read", lambda kind: kind.store.get(name, prototype, wanted))
         return None if buffer is None else memoryview(buffer.as_buffer_like())
+
+    def read_end(self, name: str, nbytes: int) -> memoryview | None:
+        """The first bytes of an object, or the last ones if the number is negative."""
+        return self.read_object(name, min(nbytes, 0), nbytes if nbytes > 0 else None)
 
     def _look(self, name: str) -> Facts | None:
         """Size and tag of an object; None if its storage gives no tags."""
@@ -558,11 +562,6 @@ class _RangeReader(ObjectReader):
         if self._n_reads > 1 and self._store.version_of_object(self._name) != self.version:
             raise changed_meanwhile(self._name)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
 
 _FAR = 2**62
 """Where the last bytes of an object lie whose size is not known: no object reaches that far."""
@@ -601,17 +600,12 @@ class _UnsizedReader(ObjectReader):
             raise CorruptShardError(f"ends before byte {offset + nbytes}, or was replaced")
         return bytes(data)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
     def check_same(self) -> None:
         """See :meth:`ObjectReader.check_same`."""
         if not self._has_more:
             return
         first = self._first
-        now = self._store.read_object(self._name, min(first, 0), first if first > 0 else None)
+        now = self._store.read_end(self._name, first)
         before = self._data[:first] if first > 0 else self._data[first:]
         if now is None or bytes(now) != bytes(before):
             raise changed_meanwhile(self._name)

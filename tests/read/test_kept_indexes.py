@@ -250,13 +250,19 @@ def chunks(monkeypatch):
     return reading.CHUNKS
 
 
-@pytest.mark.parametrize("kind", ["directory", "bucket", "obstore in files"])
-def test_chunks_are_kept_where_objects_have_versions(tmp_path, asked, chunks, kind):
+def opened_to_keep(tmp_path, kind):
+    """A store, its array, whose decoded inner chunks are kept, and keywords for more writes."""
     store = stores(tmp_path)[kind]
     more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
     shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
     with dask.config.set(KEEPS):
         array = shardwrite.open_sharded(store)
+    return store, array, more
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket", "obstore in files"])
+def test_chunks_are_kept_where_objects_have_versions(tmp_path, asked, chunks, kind):
+    _, array, _ = opened_to_keep(tmp_path, kind)
     n_asked(asked, array, np.s_[:8, :16])
     again, one, more = (
         n_asked(asked, array, k) for k in (np.s_[:8, 4:16], np.s_[:8, :8], np.s_[:8, :24])
@@ -313,11 +319,7 @@ def test_texts_are_not_kept(tmp_path, chunks):
 @pytest.mark.parametrize("kind", ["directory", "bucket"])
 @pytest.mark.parametrize("change", ["replaced", "removed", "in place"])
 def test_chunks_of_another_state_are_not_used(tmp_path, chunks, kind, change):
-    store = stores(tmp_path)[kind]
-    more = {} if kind == "directory" else {"run_dir": str(tmp_path / "run"), "durability": "none"}
-    shardwrite.to_sharded_zarr(VALUES, store, **SIZES, **more)
-    with dask.config.set(KEEPS):
-        array = shardwrite.open_sharded(store)
+    store, array, more = opened_to_keep(tmp_path, kind)
     np.testing.assert_array_equal(array[:64, :64], VALUES[:64, :64])
     wanted = VALUES.copy()
     wanted[:64, :64] = 0 if change == "removed" else VALUES[:64, :64] // 1000
