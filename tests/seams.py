@@ -50,6 +50,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import cancel_begin, discard_run
 from shardwrite.journal.undo import Change
 from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
@@ -70,7 +71,7 @@ def state_beside(path: Any, name: str | None = None, run_dir: Any = None) -> Pat
     """The directory in which runs on an array keep their state; it is gone when all have ended."""
     is_plain = isinstance(path, str | os.PathLike) and "://" not in str(path)
     if is_plain and name is None and run_dir is None:
-        return Path(path).with_name(f"{Path(path).name}.shardwrite")
+        return Directory(Path(path).absolute()).beside
     return resolve_target(path, name, run_dir).beside
 
 

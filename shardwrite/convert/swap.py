@@ -50,11 +50,11 @@ from shardwrite.errors import (
     StoreError,
     UntrustedStateError,
 )
-from shardwrite.journal.handover import NEW, OLD, rename_aside, take_name
+from shardwrite.journal.handover import OLD, rename_aside, take_name
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
 from shardwrite.records import Record, always
-from shardwrite.stores.directories import CONVERSION_SUFFIX, WORK_PREFIX, fsync_directory
+from shardwrite.stores.directories import CONVERSION_SUFFIX, NEW, WORK_PREFIX, fsync_directory
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,

@@ -14,6 +14,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from crc32c import crc32c
@@ -41,7 +42,6 @@ from shardwrite.journal.rundir import (
     held,
     other_version,
     record_in,
-    run_in,
 )
 from shardwrite.journal.takeover import (
     ENDED,
@@ -57,7 +57,7 @@ from shardwrite.journal.takeover import (
     tidy_home,
 )
 from shardwrite.journal.trust import check_name, require_trusted, require_trusted_run
-from shardwrite.place.directory import Directory
+from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import (
     TOGETHER,
     Target,
@@ -68,10 +68,11 @@ from shardwrite.place.target import (
     standing,
 )
 from shardwrite.records import OtherVersionError
-from shardwrite.stores.directories import fsync_directory, make_directories
+from shardwrite.stores.directories import NEW, fsync_directory, make_directories
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,
+    is_file,
     is_there,
     listed,
     parse_json,
@@ -94,6 +95,8 @@ def has_lost_array(run: RunDirectory) -> bool:
     - `run`: A run that has not ended.
     """
     place = run.target.place
+    if run.record.aside and not run.record.replaces and is_there(run.path / NEW):
+        return False
     kind = place.kind()
     if kind == "array":
         if run.makes_array and run.record.replaces:
@@ -265,8 +268,8 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     others = list(run.outputs(but=[run.number]))
     if not all(one.is_written for one in others):
         return False
-    aside = [one for one in (run, *others) if one.record.aside]
-    is_committed = not aside or any(one.is_handed_over for one in aside)
+    replaced = [one for one in (run, *others) if one.record.aside and one.record.replaces]
+    is_committed = not replaced or any(one.is_handed_over for one in replaced)
     return is_committed and not live_holders(run.shared, looking=looking)
 
 
@@ -607,6 +610,7 @@ def _runs_of(
 ) -> list[RunDirectory]:
     """The run of a name, as each of its arrays has it."""
     begun_by, n_shards = this_process(), sum(request.n_shards for request in requests)
+    is_in_group = cache(_is_in_group)
 
     def run_of(number: int, request: Request) -> RunDirectory:
         target, intent = request.target, request.intent
@@ -616,7 +620,8 @@ def _runs_of(
             intent,
             run=name,
             replaces=replaces,
-            aside=request.keeps_old and replaces and target.is_published,
+            aside=request.keeps_old
+            and (target.is_published if replaces else is_in_group(target.directory.path.parent)),
             length=_length_before(request) if len(requests) > 1 else None,
             durability=durability,
             begun_by=begun_by,
@@ -630,6 +635,11 @@ def _runs_of(
         return RunDirectory(target, record, begun_with=own)
 
     return list(itertools.starmap(run_of, enumerate(requests)))
+
+
+def _is_in_group(directory: Path) -> bool:
+    """Whether what lies in a directory lies in a group, where readers would list it."""
+    return any(is_file(path / DOCUMENT) for path in (directory, *directory.parents))
 
 
 def _length_before(request: Request) -> int | None:
@@ -663,6 +673,8 @@ def _write_draft(one: RunDirectory, request: Request, directory: Path, durabilit
     is_durable = durability != "none"
     write_new(directory / DOCUMENT, document, is_durable=is_durable)
     write_new(directory / "plan.json", plan, is_durable=is_durable)
+    if one.record.aside and not one.record.replaces:
+        os.mkdir(directory / NEW)
     if is_durable:
         fsync_directory(directory)
     if one.number == 0:  # once for all arrays of the run
@@ -693,6 +705,7 @@ def _claim_all(runs: Sequence[RunDirectory]) -> bool:
         if not _claim(run):
             return False
         changed |= dict.fromkeys(path.parent for path in (*made, run.target.run_path))
+        _mark(run)
     for directory in changed if runs[0].record.durability != "none" else ():
         fsync_directory(directory)
     return True
@@ -728,6 +741,15 @@ def _claim(run: RunDirectory) -> bool:
     return True
 
 
+def _mark(run: RunDirectory) -> None:
+    """Leave the mark of a run in an array that is there, if it needs one.
+
+    Whoever begins a run looks for marks of others only after that.
+    """
+    if run.target.leaves_marks and run.target.is_published:
+        run.target.directory.put_mark(run, run.record.durability)
+
+
 def _has_claimed(run: RunDirectory) -> bool:
     """Whether the plan of a run is in its place."""
     return run_in(run.target.run_path / "plan.json") == run.run
@@ -742,6 +764,7 @@ def _claim_rest(run: RunDirectory) -> bool:
         with as_store_error(str(run.shared), "cannot go on with"):
             for one in run.outputs():
                 if is_there(one.target.run_path / "plan.json"):
+                    _mark(one)
                     continue
                 is_same = one.record.replaces == _replaces(one.target, one.record)
                 if is_same and _claim_all([one]):

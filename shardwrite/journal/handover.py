@@ -32,6 +32,10 @@ that lie in the same groups. Once one array of the run has its name, all others 
 *committed*: whoever ends the run or gives it up takes step 5 for them, too.
 
 A run that is given up before leaves the old arrays, or gives them their names back.
+
+An array in a group that replaces none is built in ``array-new``, too, so that readers of the group
+do not list a directory without a document. It is made with the directory of the run. One rename,
+which replaces nothing, takes the place of steps 4 and 5.
 """
 
 from __future__ import annotations
@@ -51,17 +55,19 @@ from shardwrite.place.directory import Directory, put_back
 from shardwrite.place.target import Target, check_target
 from shardwrite.stores.directories import (
     ASIDE_PREFIX,
+    NEW,
     fsync_directory,
+    make_directories,
     make_directory,
     rights_of,
 )
 from shardwrite.stores.looking import as_store_error, c_function, is_there, listed
 
-NEW, OLD = f"{ASIDE_PREFIX}new", "replaced"
+OLD = "replaced"
 
 _AT_FDCWD = -100  # paths are absolute; see renameat2(2)
 
-_EXCHANGE = 2
+_NO_REPLACE, _EXCHANGE = 1, 2
 
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
@@ -77,9 +83,14 @@ def exchange(one: Path, other: Path) -> bool:
     - `one`, `other`: absolute paths on one file system. Something stands at both.
     - Returns: False if the system or the file system cannot do it. Nothing has changed then.
     """
+    return _rename(one, other, _EXCHANGE)
+
+
+def _rename(one: Path, other: Path, how: int) -> bool:
+    """Rename as the system does with a flag; False as `exchange` returns it."""
     if _renameat2 is None:
         return False
-    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), how) == 0:
         return True
     number = ctypes.get_errno()
     if number in _CANNOT:
@@ -238,6 +249,44 @@ def hand_over(
         if durability != "none":  # also if another process was killed before it did so
             fsync_directory(place.parent)
     return is_withdrawn
+
+
+def give_name(
+    run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
+) -> bool:
+    """Let a new array have its name, where none stood; see `hand_over`.
+
+    One rename does so, and replaces nothing. What was built is gone then, so that no other process
+    does it again, and no task that comes late finds a path.
+
+    - `withdraw`: takes what another array has left out of the metadata of groups above.
+    """
+    place, new = target.directory.path, run.path / NEW
+    with as_store_error(str(place), "cannot give a new array the name"):
+        if is_there(new) and _is_new(run, Directory(new)):
+            check_target(target, "w-", looks_above=withdraw is not None)
+            if withdraw is not None:
+                withdraw()
+            run.check_held()
+            make_directories(place.parent, durability)
+            try:
+                if not _rename(new, place, _NO_REPLACE):
+                    _rename_to_nothing(new, place)
+            except FileNotFoundError:  # another process was first, or has ended the run
+                if not is_handed_over(run, target):
+                    raise
+            if durability != "none":
+                fsync_directory(run.path)
+        if durability != "none" and is_there(place.parent):
+            fsync_directory(place.parent)
+    return withdraw is not None
+
+
+def _rename_to_nothing(new: Path, place: Path) -> None:
+    """Rename a directory where the system cannot refuse to replace an empty one."""
+    if is_there(place):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
+    os.rename(new, place)
 
 
 def _may_be_replaced(path: Path) -> bool:

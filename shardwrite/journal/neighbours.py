@@ -31,7 +31,7 @@ from shardwrite.journal.begin import (
 )
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty, run_in
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import (
     TAKEN,
     cancel_begin,
@@ -40,6 +40,7 @@ from shardwrite.journal.takeover import (
     refuse_consuming,
 )
 from shardwrite.journal.trust import is_private, require_trusted
+from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.stores.looking import as_store_error, is_there
@@ -152,9 +153,16 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
             give_up(other)
             continue
         raise unfinished(other, shared, is_replaced=intent.makes_array)
-    unknown = None if intent.makes_array else target.place.unknown_run()
+    looks = isinstance(target.place, Directory) or not intent.makes_array
+    unknown = target.place.unknown_run() if looks else None
     if unknown is not None and unknown.run not in known:
         raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(target.run_path))
+    if target.leaves_marks and is_there(target.directory.own_state):
+        raise JournalError(
+            f"another run on {target.label} has just begun, whose state lies in "
+            f"{target.directory.own_state}. Make this call again when that run has ended",
+            path=str(target.run_path),
+        )
 
 
 def unfinished(
@@ -321,6 +329,8 @@ def _is_alone(run: RunDirectory, *, is_free: bool) -> bool:
     - Raises UntrustedStateError if what lies there is not trusted.
     """
     target = run.target
+    if target.leaves_marks and run.record.replaces:
+        return False  # there may be marks of others
     if is_private(target.beside):  # nobody else has made anything there
         return is_free or not is_there(target.beside / UPDATES)
     own = target.run_path / "plan.json"

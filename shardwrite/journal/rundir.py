@@ -77,7 +77,7 @@ from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt, receipt_at
 from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
 from shardwrite.place.base import MARKED, RECEIPT_NAME, REPORT_NAME, Place, shape_of
-from shardwrite.place.directory import Directory
+from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import COMPACTION, UPDATES, Target, missing_document, target_at
 from shardwrite.records import OtherVersionError
 from shardwrite.stores.base import Store
@@ -86,7 +86,6 @@ from shardwrite.stores.looking import (
     is_there,
     listed,
     parse_document,
-    parse_json,
     read_file,
     read_there,
 )
@@ -348,6 +347,8 @@ class RunDirectory:
                     self.target.place.make_room(self, durability, replaces=False, is_new=False)
             return
         if self.record.aside:
+            if not self.record.replaces:
+                return  # it was made with the directory of the run
             from shardwrite.journal.handover import make_new  # of arrays that are replaced
 
             with self._told_of_takeover():
@@ -363,6 +364,21 @@ class RunDirectory:
             elif not self.withdraw(durability, driver, self._is_unpublished):
                 plain.add(above)
             self.target.place.make_room(self, level, replaces=replaces, is_new=is_new)
+            if self.target.leaves_marks:
+                self._mark_new(is_new=is_new)
+
+    def _mark_new(self, *, is_new: bool) -> None:
+        """Leave the mark of a run in the array that it writes where readers may find it."""
+        place = self.target.directory
+        if not place.put_mark(self, self.record.durability):
+            return
+        unknown = place.unknown_run()
+        told = "" if unknown is None else f"{unknown.told}; {unknown.remedy}"
+        if is_new and place.has(DOCUMENT):
+            told = f"another call has written {place.label} since the run {self.run} was begun"
+        if told:
+            place.remove_mark(self)
+            raise JournalError(told, path=str(self.target.run_path))
 
     def _may_write_again(self, driver: str) -> bool:
         """Whether tasks may write again to an array that a process was about to hand over.
@@ -497,13 +513,16 @@ class RunDirectory:
 
         - Raises RunEndedError if the run has ended meanwhile.
         """
-        place = self.target.place
-        for group in reversed(place.groups):
+        self.make_groups(groups, durability, driver)
+        self.consolidate(document, durability, driver, others)
+
+    def make_groups(self, groups: Mapping[str, Document], durability: str, driver: str) -> None:
+        """Make the groups above that are missing, nearest first; see `publish_groups`."""
+        for group in reversed(self.target.place.groups):
             while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":
                 made = groups.get(group.name) or group_document()
                 if self._replace(group, None, made, durability, driver):
                     break
-        self.consolidate(document, durability, driver, others)
 
     def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
@@ -663,12 +682,13 @@ class RunDirectory:
         - Raises RunEndedError if the run has ended meanwhile.
         """
         if self.record.aside:
-            from shardwrite.journal.handover import hand_over  # of arrays that are replaced
+            from shardwrite.journal.handover import give_name, hand_over  # of such arrays
 
             self._check_current(driver)
+            name = hand_over if self.record.replaces else give_name
             with self._told_of_takeover():
                 leave = partial(self.withdraw, durability, driver, others=others or ())
-                return hand_over(self, self.target, durability, None if others is None else leave)
+                return name(self, self.target, durability, None if others is None else leave)
         return False
 
 
@@ -745,14 +765,6 @@ def record_in(plan: Path, *, is_update: bool = False) -> RunRecord | None:
         return None
 
 
-def run_in(plan: Path) -> str:
-    """Name of the run in a ``plan.json``; empty if the file is torn or missing."""
-    try:
-        return str(parse_json(read_file(plan) or b"{}")["run"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-
-
 def remove_empty(target: Target) -> bool:
     """Remove the directory beside an array, if no run is left in it; whether that was at once."""
     beside = target.beside
@@ -761,16 +773,24 @@ def remove_empty(target: Target) -> bool:
         with contextlib.suppress(OSError):
             emptied.rmdir()
             if emptied == beside:
+                _remove_around(target)
                 return True
     _drop_last_claim(beside)
     with contextlib.suppress(OSError):
         beside.rmdir()
+        _remove_around(target)
     return False
 
 
-def remove_empty_home(home: Path | None) -> None:
+def _remove_around(target: Target) -> None:
+    """Remove the directories around that beside an array, if nothing else is in them."""
+    for emptied in target.state_around(target.beside):
+        emptied.rmdir()
+
+
+def remove_empty_home(home: Path | None, target: Target) -> None:
     """Remove the directory of runs that write several arrays, if no run is left in it."""
-    for emptied in () if home is None else (home, home.parent):
+    for emptied in () if home is None else (home, home.parent, *target.state_around(home.parent)):
         with contextlib.suppress(OSError):  # another run has begun there, or it is gone
             emptied.rmdir()
 

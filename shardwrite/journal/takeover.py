@@ -96,8 +96,8 @@ from shardwrite.journal.rundir import (
     refuse_other_version,
     remove_empty,
     remove_empty_home,
-    run_in,
 )
+from shardwrite.place.directory import run_in
 from shardwrite.place.target import CONSUMES, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
@@ -414,7 +414,7 @@ def cancel_begin(
             remove_state(run.shared)
             for one in outputs:
                 remove_empty(one.target)
-            remove_empty_home(run.home)
+            remove_empty_home(run.home, run.target)
 
 
 def cancel_unused(run: RunDirectory, own_drivers: Collection[str] = ()) -> None:
@@ -543,7 +543,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                 os.rename(over.shared, ended.shared)
                 over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
         for one in outputs:
-            if one.is_marked and one.number in left:
+            if (one.is_marked or one.target.leaves_marks) and one.number in left:
                 if one.record.aside and not own_journals:
                     _list_again(one)
                 one.target.place.remove_mark(one)
@@ -564,17 +564,24 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
         if not remove_empty(one.target) and is_there(one.target.run_path):
             discard_drafts(one.target)
             remove_empty(one.target)
-    remove_empty_home(over.home)
+    remove_empty_home(over.home, over.target)
 
 
 def _has_committed(
     over: RunDirectory, outputs: Sequence[RunDirectory], left: Mapping[int, ArrayMetadata]
 ) -> bool:
-    """Whether a run has handed over some of its arrays, so that others follow that are whole.
+    """Whether all arrays of a run that are built aside and whole get their names.
 
-    Without durability, a power cut may have taken shards of these.
+    If it replaces some, it has handed over one of them. Else all are whole, and it was not given up.
+    Without durability, a power cut may have taken shards of them.
     """
-    if not any(one.is_handed_over for one in outputs):
+    aside = [one for one in outputs if one.record.aside]
+    replaced = [one for one in aside if one.record.replaces]
+    if replaced:
+        is_begun = any(one.is_handed_over for one in replaced)
+    else:
+        is_begun = bool(aside) and over.state == ENDED and all(one.is_written for one in outputs)
+    if not is_begun:
         return False
     is_durable = over.record.durability != "none"
     return is_durable or not any(
@@ -629,7 +636,7 @@ def tidy_home(target: Target) -> None:
                 remove_state(path)
             elif state in ("run", ENDED, TAKEN) and not _is_claimed(path):
                 _remove_unclaimed(path, target)
-    remove_empty_home(home)
+    remove_empty_home(home, target)
 
 
 def _is_claimed(path: Path) -> bool:
@@ -738,12 +745,17 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
         _leave_update(over, metadata, store)
         return
     if over.record.aside:
-        from shardwrite.journal.handover import put_back_old  # of arrays that are replaced
+        from shardwrite.journal.handover import put_back_old  # of arrays that are built aside
 
-        put_back_old(over, over.target)
-        _list_again(over)
+        if over.record.replaces:
+            put_back_old(over, over.target)
+            _list_again(over)
+        elif over.is_handed_over:
+            over.withdraw(over.target.durability(), over.run)
+            over.target.place.take_away(over)
         return
-    if not over.record.replaces or is_there(over.path / "replaced"):
+    is_marked = not over.target.leaves_marks or over.target.directory.has_mark(over)
+    if is_marked and (not over.record.replaces or is_there(over.path / "replaced")):
         over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
         over.target.place.take_away(over)
     if over.record.replaces:

@@ -1,9 +1,9 @@
 """Checks that the run state beside an array belongs to users who may be trusted.
 
-Run state is the directory ``<array>.shardwrite/`` and all in it. It decides which data are removed
-and overwritten. In a directory where everybody may write, any user can put such a directory beside
-an array. Run state is therefore trusted only if its owner could replace the array anyway. These
-owners are trusted:
+Run state is a directory beside an array, or beside the root of its hierarchy, and all in it; see
+:mod:`shardwrite.place.directory`. It decides which data are removed and overwritten. In a directory
+where everybody may write, any user can put such a directory there. Run state is therefore trusted
+only if its owner could replace the array anyway. These owners are trusted:
 
 - this user, and root;
 - the owner of the directory that holds the array and its run state;
@@ -27,7 +27,7 @@ import os
 import pwd
 import stat
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -70,12 +70,7 @@ def require_trusted(target: Target) -> frozenset[Path]:
     beside = target.beside
     seen: set[Path] = set()
     with as_store_error(str(beside), "cannot look at"), contextlib.suppress(*_GONE):
-        above = os.stat(beside.parent)
-        circle = _circle(beside.parent, above)
-        found = os.lstat(beside)
-        why = _why_not(found, above, circle)
-        if why:
-            raise _error(target, beside, why)
+        found, circle = _require(target, [beside, *target.state_around(beside)])
         for path, reason, cause in _doubts(beside, found, circle, seen):
             raise _error(target, path, reason) from cause
     return frozenset(seen)
@@ -101,20 +96,30 @@ def require_trusted_run(
     - `among`: names of all that is checked in it. By default, all but directories of other arrays.
     - Raises UntrustedStateError as `require_trusted` does.
     """
-    above = shared.parent.parent.parent
+    home = shared.parent
     with as_store_error(str(shared), "cannot look at"), contextlib.suppress(*_GONE):
-        around = os.stat(above)
-        circle = _circle(above, around)
-        for path in (shared.parent.parent, shared.parent, shared):
-            found = os.lstat(path)
-            why = _why_not(found, around, circle)
-            if why:
-                raise _error(target, path, why)
-            around = found
+        outward = [shared, home, home.parent, *target.state_around(home.parent)]
+        around, circle = _require(target, outward)
         if among is None:
             among = [name for name in os.listdir(shared) if not name.isdecimal() or name == own]
         for path, reason, cause in _doubts(shared, around, circle, set(), among):
             raise _error(target, path, reason) from cause
+
+
+def _require(target: Target, outward: Sequence[Path]) -> tuple[os.stat_result, _Circle]:
+    """Check that directories are trusted, each of which lies in the next one.
+
+    - Returns: facts of the first one, and who could replace the contents of what the last is in.
+    """
+    above = outward[-1].parent
+    found = os.stat(above)
+    circle = _circle(above, found)
+    for path in reversed(outward):
+        around, found = found, os.lstat(path)
+        why = _why_not(found, around, circle)
+        if why:
+            raise _error(target, path, why)
+    return found, circle
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +137,13 @@ class TrustedDirectory:
 
         - Raises UntrustedStateError as `require_trusted` does.
         """
+        anchor = [path, *target.state_around(path)][-1].parent
         with as_store_error(str(path), "cannot look at"), contextlib.suppress(*_GONE):
-            above = os.stat(path.parent)
-            circle = _circle(path.parent, above)
-            return cls(target, path.parent, above, circle).directory(path.name)
+            above = os.stat(anchor)
+            found: TrustedDirectory | None = cls(target, anchor, above, _circle(anchor, above))
+            for name in path.relative_to(anchor).parts:
+                found = None if found is None else found.directory(name)
+            return found
         return None
 
     def directory(self, name: str) -> TrustedDirectory | None:

@@ -334,7 +334,8 @@ class _Expected:
 def _expected(target: Target, beside: Beside, metadata: ArrayMetadata) -> _Expected:
     """Read which shards there should be, from the journal of a run or from the receipt."""
     run = beside.run
-    if run is not None and run.makes_array and not run.is_aside:  # before, another was whole
+    is_old = run is not None and run.record.replaces and run.is_aside  # another one is whole
+    if run is not None and run.makes_array and not is_old:
         return _Expected("journal", replay(run, metadata, looking=True).ledger)
     receipt = read_receipt(target)
     if receipt is None or receipt.contents.empty is None:

@@ -47,8 +47,14 @@ REPORT_NAME = "shardwrite-report.json"
 
 MARK_NAME = "shardwrite-run.json"
 
+UPDATES = "updates"
+"""Directory of the runs that update some shards, among the state of the runs of an array."""
+
 STATE_PREFIX = "shardwrite-run/"
 """Prefix of the objects that hold the state of a run in a bucket, inside the array."""
+
+MARKS = STATE_PREFIX.rstrip("/")
+"""Name of the directory with the marks of runs in an array that is a directory."""
 
 MARKED = "marked"
 """Directory of a run whose mark is in the array; see :meth:`Place.make_room`."""

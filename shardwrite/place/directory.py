@@ -1,9 +1,23 @@
-"""An array in a directory of the file system."""
+"""An array in a directory of the file system, and where the state of its runs lies.
+
+The state of an array in groups lies beside the root of their hierarchy, where no reader of a group
+finds it: in ``<root>.shardwrite/<group>.shardwrite/<array>.shardwrite/``. `states_of` is the one
+function that tells where it may lie. The first of these places that is there holds, so that a run
+is found again after a group was made above. If none is there, it is that beside the highest group,
+if it can be used. Otherwise it is ``<array>.shardwrite/`` beside the array, as for an array in no
+group.
+
+Processes that see different parts of a hierarchy, or have other rights, may look at different
+places. So each run leaves a mark in an array whose state does not lie beside it: a second name of
+its plan, ``shardwrite-run/<run>.json``. A run puts its mark there, and then looks. If there is a
+mark of a run whose plan is not where this one looks, it changes nothing, and says so.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import stat
@@ -16,13 +30,17 @@ from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.base import (
+    MARKS,
+    UPDATES,
     Over,
     Owner,
     Place,
+    UnknownRun,
     array_of_2022_around,
     kind_of,
     names_above,
 )
+from shardwrite.place.seen import Seen
 from shardwrite.stores.base import Store
 from shardwrite.stores.directories import (
     RUN_SUFFIX,
@@ -33,12 +51,22 @@ from shardwrite.stores.directories import (
     state_beside,
     walk,
 )
-from shardwrite.stores.looking import as_store_error, is_file, is_there, listed, mode_of, read_file
+from shardwrite.stores.looking import (
+    as_store_error,
+    is_file,
+    is_there,
+    listed,
+    mode_of,
+    parse_json,
+    read_file,
+)
 from shardwrite.stores.posix import PosixStore, copy_file, discard_file, write_file
 from shardwrite.stores.removal import TEMPORARY_SUFFIX, set_aside
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _N_THREADS = 16  # that wait for the file system at a time
+_PLAN = "plan.json"
+_EFFECTIVE = os.access in os.supports_effective_ids
 _NOTHING = "was-there"  # in a directory that stands for an array which was removed
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
 
@@ -58,7 +86,28 @@ class Directory(Place):
     @property
     def beside(self) -> Path:
         """Directory of all run state of the array."""
+        return self.state()
+
+    def state(self, seen: Seen | None = None) -> Path:
+        """The same; see the head of this file.
+
+        - `seen`: what the arrays of one call share, so that nothing is looked at twice.
+        """
+        states = states_of(self.path, seen)
+        if len(states) == 1:
+            return states[0]
+        there = next((path for path in states if _is_seen(path)), None)
+        return there or (states[-1] if _can_be_made(states[-1]) else states[0])
+
+    @property
+    def own_state(self) -> Path:
+        """Directory of that state, if it lies beside the array."""
         return state_beside(self.path)
+
+    def begun_below(self) -> Iterator[str]:
+        """Paths of nodes below with a run on all of an array, whose state is not beside it."""
+        for state in states_of(self.path):
+            yield from _begun_in(state)
 
     @property
     def label(self) -> str:
@@ -151,13 +200,16 @@ class Directory(Place):
         above = sorted({*paths[0].parents, *paths[1].parents})
         # What lies in run state is no array, though the directory of a run has a document.
         above = [path for path in above if not any(p.endswith(RUN_SUFFIX) for p in path.parts)]
-        found = [directory for directory in above if _is_array(directory)]
+        seen = Seen()
+        found = [directory for directory in above if _is_array(directory, seen)]
         found += [array for path in paths if (array := array_of_2022_around(path)) is not None]
         return str(found[0]) if found else None
 
     def node_inside(self) -> str | None:
         """See :meth:`Place.node_inside`."""
         inside = _node_inside(self.path) if mode_of(self.path) else None
+        if inside is None:
+            inside = next((self.path / name for name in self.begun_below()), None)
         return None if inside is None else str(inside)
 
     def has_object(self, key: str) -> bool:
@@ -248,19 +300,70 @@ class Directory(Place):
                 os.mkdir(directory)
         put_back(replaced, self.path)
 
+    def put_mark(self, run: Owner, durability: str) -> bool:
+        """Leave the mark of a run in the array; False if it was there already.
+
+        It is a name of the plan in the directory of the run. So a process that comes late, when the
+        run is over, cannot leave it again.
+        """
+        marks = self.path / MARKS
+        mark = self._mark_of(run)
+        try:
+            try:
+                os.link(run.path / _PLAN, mark)
+            except FileNotFoundError:  # most often, there is no directory of marks yet
+                make_directory(marks, rights_of(self.path))
+                os.link(run.path / _PLAN, mark)
+        except FileExistsError:
+            return False
+        for directory in (marks, self.path) if durability != "none" else ():
+            fsync_directory(directory)
+        return True
+
+    def has_mark(self, run: Owner) -> bool:
+        """Whether the mark of a run is in the array."""
+        return is_there(self._mark_of(run))
+
+    def _mark_of(self, run: Owner) -> Path:
+        return self.path / MARKS / f"{run.run}.json"
+
     def check_mark(self, run: Owner) -> None:
-        """See :meth:`Place.check_mark`; the state of the run lies beside the directory."""
+        """See :meth:`Place.check_mark`; it is looked at before a run changes anything."""
 
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(self._mark_of(run))
+        with _losing(errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
+            os.rmdir(self.path / MARKS)  # unless there are marks of other runs
 
-    def unknown_run(self) -> None:
-        """See :meth:`Place.unknown_run`; there is none."""
+    def unknown_run(self) -> UnknownRun | None:
+        """See :meth:`Place.unknown_run`: one whose plan is not where this process looks for it."""
+        marks = listed(self.path / MARKS, suffix=".json")
+        if not marks:
+            return None
+        state = self.state()
+        known = {run_in(each / _PLAN) for each in (state, *listed(state / UPDATES))}
+        mark = next((one for one in marks if one.stem not in known and is_there(one)), None)
+        if mark is None:
+            return None
+        told = (
+            f"run {mark.stem} works on {self.label}, and its state is not where this call looks "
+            f"for it, in {state}: the array was copied or moved, or that call sees another part of "
+            "its hierarchy. Wait for it, or make the call that it was begun with once more, where "
+            "it was begun"
+        )
+        makes_array = self.kind() != "array"
+        then = "call recover (shardwrite recover)" if makes_array else "look at it with verify"
+        remedy = f"if its state is lost, remove {mark}, and {then}"
+        return UnknownRun(mark.stem, makes_array, told, remedy)
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """See :meth:`Place.foreign`; links are foreign, too."""
         for directory, below, leaves in walk(self.path):
             at = Path(directory)
+            if at.name == MARKS and at.parent == self.path:
+                continue
             links = [name for name in below if stat.S_ISLNK(mode_of(at / name, follow=False))]
             for leaf in [*leaves, *links]:
                 key = (at / leaf).relative_to(self.path).as_posix()
@@ -356,9 +459,91 @@ def _mount_points() -> set[str]:
     return {os.fsdecode(_ESCAPED.sub(lambda m: bytes([int(m[1], 8)]), line[4])) for line in lines}
 
 
-def _is_array(path: Path) -> bool:
+def states_of(path: Path, seen: Seen | None = None) -> list[Path]:
+    """Directories where the state of the runs on a node may lie, if one is there.
+
+    That beside the node comes first, and then those beside the groups above, nearest first.
+
+    - `seen`: see `Directory.state`.
+    """
+    own, seen = state_beside(path), Seen() if seen is None else seen
+    if not path.name or any(part.endswith(RUN_SUFFIX) for part in path.parts[:-1]):
+        return [own]  # what lies in run state is in no group
+    groups = [group for group in path.parents if group.name and seen.has_document(group)]
+    if any(os.path.islink(directory) for directory in _between(path, groups)):
+        path = Path(os.path.realpath(path.parent), path.name)
+        groups = [group for group in path.parents if group.name and seen.has_document(group)]
+    states = [own]
+    for group in groups:
+        state = state_beside(group)
+        for part in path.relative_to(group).parts:
+            state /= f"{part}{RUN_SUFFIX}"
+        states.append(state)
+    return states
+
+
+def states_around(state: Path) -> list[Path]:
+    """Directories in which the state of a node lies, that beside the root of its hierarchy last.
+
+    There are none if it lies beside the node.
+    """
+    return list(itertools.takewhile(lambda path: path.name.endswith(RUN_SUFFIX), state.parents))
+
+
+def _between(path: Path, groups: Sequence[Path]) -> list[Path]:
+    """Directories above a node, up to the highest of its groups."""
+    return [above for above in path.parents if groups and above.is_relative_to(groups[-1])]
+
+
+def _is_seen(state: Path) -> bool:
+    """Whether state is there that this user may look at."""
+    try:
+        return mode_of(state, follow=False) != 0
+    except StoreError as error:
+        if error.errno != errno.EACCES:
+            raise
+        return False
+
+
+def _can_be_made(state: Path) -> bool:
+    """Whether state can lie beside the root of a hierarchy, as far as mounts and rights tell."""
+    *between, outer = states_around(state)
+    inside = Path(os.path.realpath(_node_of(outer)))
+    directories, mounts = [inside], _mount_points()
+    for path in reversed(between):
+        inside /= _node_of(path).name
+        directories.append(inside)
+    if any(os.path.ismount(path) or str(path) in mounts for path in directories):
+        return False  # nothing can be renamed from one to the other
+    there = next(path for path in state.parents if os.path.lexists(path))
+    return os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
+
+
+def _node_of(state: Path) -> Path:
+    """Path of the node whose state lies beside it."""
+    return state.with_name(state.name.removesuffix(RUN_SUFFIX))
+
+
+def _begun_in(state: Path, above: str = "") -> Iterator[str]:
+    """Paths of the nodes below one that have a plan in its state, or below."""
+    for path in listed(state, suffix=RUN_SUFFIX):
+        name = above + path.name.removesuffix(RUN_SUFFIX)
+        if is_file(path / _PLAN):
+            yield name
+        yield from _begun_in(path, f"{name}/")
+
+
+def run_in(plan: Path) -> str:
+    """Name of the run in a plan; empty if the file is torn or missing."""
+    try:
+        return str(parse_json(read_file(plan) or b"{}")["run"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _is_array(path: Path, seen: Seen) -> bool:
     """Whether a directory is an array, or a run is about to make it one."""
-    if path.name and is_file(state_beside(path) / "plan.json"):
+    if path.name and any(is_file(state / _PLAN) for state in states_of(path, seen)):
         return True
     return is_file(path / DOCUMENTS_OF_V2[0]) or (
         is_file(path / DOCUMENT) and kind_of(path) == "array"

@@ -27,6 +27,8 @@ from typing import Any, Protocol
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
+from shardwrite.format.node import DOCUMENT
+from shardwrite.stores.looking import is_file
 
 Key = tuple[str, str]
 """A store, by its token, and the path of an object in it."""
@@ -47,7 +49,7 @@ class Seen:
     """What one call has seen. It does not travel to other processes."""
 
     def __init__(self) -> None:
-        self.directories: dict[Path, bool] = {}  # whether each of them has a document
+        self._directories: dict[Path, bool] = {}  # whether each of them has a document
         # Document of the hierarchy of 2022 that each store holds, by the token of the store
         self.hierarchies: dict[str, Document | None] = {}
         self._n_blocks = 0
@@ -57,6 +59,12 @@ class Seen:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Seen, ()
+
+    def has_document(self, directory: Path) -> bool:
+        """Whether a directory is a node of Zarr v3, as the call has seen it first."""
+        if directory not in self._directories:
+            self._directories[directory] = is_file(directory / DOCUMENT)
+        return self._directories[directory]
 
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:

@@ -20,14 +20,13 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import Place, hierarchy_document, shape_of
-from shardwrite.place.directory import Directory
+from shardwrite.place.base import UPDATES, Place, hierarchy_document, shape_of
+from shardwrite.place.directory import Directory, states_around
 from shardwrite.place.seen import Seen
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX, RUN_SUFFIX
 from shardwrite.stores.looking import (
-    is_file,
     is_icechunk,
     is_store_url,
     is_there,
@@ -63,8 +62,6 @@ __all__ = [
 ]
 
 
-UPDATES = "updates"
-
 TOGETHER = "together"
 """Name of the directory of runs that write several arrays, beside the root of their hierarchy."""
 
@@ -95,7 +92,7 @@ class Target:
     """Place of an array, or of one update of it, and of its run state."""
 
     place: Place  # where the documents and objects of the array lie
-    # Directory of all run state of the array. It is beside the array, if that is a directory.
+    # Directory of all run state of the array; see `place.directory` for that of a directory
     beside: Path
     update: str = ""  # name of the update's directory; empty if the array is written as a whole
     # Where the run state lies, if it lies in a bucket, and `beside` belongs to this process
@@ -146,6 +143,15 @@ class Target:
             return False
         return self.state.place.whole_name != cast("InStore", self.place).whole_name
 
+    @property
+    def leaves_marks(self) -> bool:
+        """Whether runs leave marks in the array, since their state does not lie beside it."""
+        return isinstance(self.place, Directory) and self.beside != self.place.own_state
+
+    def state_around(self, state: Path) -> list[Path]:
+        """Directories around one with run state, up to that beside the root; see `leaves_marks`."""
+        return states_around(state) if isinstance(self.place, Directory) else []
+
     def in_directory(self, directory: Path) -> Target:
         """The target with another directory for all of the run state that lies in a bucket."""
         if self.state is None:
@@ -187,7 +193,8 @@ class Target:
         if self.state is not None:
             return self.state.directory / TOGETHER
         if isinstance(top, Directory):
-            return top.beside / TOGETHER
+            around, depth = states_around(self.beside), self.name.count("/") + 1
+            return (around[depth - 1] if len(around) >= depth else top.own_state) / TOGETHER
         from shardwrite.place.run_state import state_name
 
         return self.beside.with_name(state_name(cast("InStore", top))) / TOGETHER
@@ -313,8 +320,9 @@ def resolve_target(
 
     - `seen`: see `resolve_place`.
     """
+    seen = Seen() if seen is None else seen
     place = resolve_place(store, name, is_read=is_read, seen=seen)
-    return target_at(place, run_dir, is_read=is_read)
+    return target_at(place, run_dir, is_read=is_read, seen=seen)
 
 
 def resolve_new(
@@ -326,12 +334,19 @@ def resolve_new(
     seen: Seen | None = None,
 ) -> Target:
     """Find the place of a new array, and of its run state; see `resolve_target`."""
+    seen = Seen() if seen is None else seen
     place = resolve_place(store, name, layout=layout, seen=seen)
     place.check_new(layout)
-    return target_at(place, run_dir)
+    return target_at(place, run_dir, seen=seen)
 
 
-def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool = False) -> Target:
+def target_at(
+    place: Directory | InStore,
+    run_dir: Any = None,
+    *,
+    is_read: bool = False,
+    seen: Seen | None = None,
+) -> Target:
     """Place of an array, and of its run state; see `resolve_target`."""
     if isinstance(place, Directory):
         if run_dir is not None:
@@ -342,7 +357,7 @@ def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool 
                 value=str(run_dir),
                 remedy="leave it out",
             )
-        return Target(place, place.beside)
+        return Target(place, place.state(seen))
     from shardwrite.place.run_state import run_state_of  # for arrays that lie in no directory
 
     if run_dir is None and value_of(RUN_DIR) is None:
@@ -404,7 +419,7 @@ def in_hierarchy(
     else:
         seen = Seen() if seen is None else seen
         around = (place.path, *place.path.parents)
-        directory = next((path for path in around if _has_document(path, seen)), None)
+        directory = next((path for path in around if seen.has_document(path)), None)
         store = Directory(place.root).store
         if directory is not None:
             document = hierarchy_document(Directory(directory).store)
@@ -418,12 +433,6 @@ def in_hierarchy(
         "hierarchy", layout or FORMAT, "an array of 2022", field="store", value=place.label
     )(store, name, document)
     return found
-
-
-def _has_document(path: Path, seen: Seen) -> bool:
-    if path not in seen.directories:
-        seen.directories[path] = is_file(path / DOCUMENT)
-    return seen.directories[path]
 
 
 def _plain_place(
@@ -833,7 +842,8 @@ def standing(targets: Iterable[Target]) -> Callable[[Path], bool]:
     Where many of some arrays lie in one directory, that is listed once, now. A list of all that is
     there may be long.
     """
-    directories = [one.place.path.parent for one in targets if isinstance(one.place, Directory)]
+    each = [one for one in targets if isinstance(one.place, Directory)]
+    directories = [at for one in each for at in {one.directory.path.parent, one.beside.parent}]
     many = (directory for directory, n in Counter(directories).items() if n > _FEW)
     names = {directory: frozenset(names_in(directory)) for directory in many}
 

@@ -20,6 +20,7 @@ from shardwrite.format.node import (
     kind_of_document,
 )
 from shardwrite.place.base import Place
+from shardwrite.place.directory import Directory
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.seams import all_of
@@ -193,6 +194,14 @@ def _nodes(place: Place) -> Iterator[tuple[str, str]]:
             elif stat.S_ISDIR(mode):
                 below.append(inside)
         waiting += reversed(below)
+    for name in _begun(place):
+        if _is_unfinished(place.member(name)):
+            yield name, "unfinished"
+
+
+def _begun(place: Place) -> list[str]:
+    """Paths of arrays below whose runs keep their state beside the root of the hierarchy."""
+    return sorted(place.begun_below()) if isinstance(place, Directory) else []
 
 
 def _is_node(path: Path) -> bool:

@@ -145,10 +145,11 @@ class Job:
 
     @property
     def keeps_old(self) -> bool:
-        """Whether an array that the job replaces stays until the new one is whole."""
+        """Whether readers find the array that was there, or none, until the new one is whole."""
         asked = self.options
         is_directory = isinstance(self.target.place, Directory)
-        return asked.mode == "w" and asked.publish == "last" and asked.keeps_old and is_directory
+        is_last = asked.publish == "last" and not self.target.recovers
+        return asked.mode != "r+" and is_last and asked.keeps_old and is_directory
 
     @property
     def makes_array(self) -> bool:

@@ -551,6 +551,11 @@ class Session:
         with self._publishing():
             self.directory.publish_groups(document, groups, level, self.driver, others)
 
+    def make_groups(self) -> None:
+        """Publish groups above a new array that are missing, before the array has its name."""
+        with self._publishing():
+            self.directory.make_groups(self.job.groups, self.job.durability, self.driver)
+
     def leave(self, result: WriteResult) -> None:
         """Leave a receipt in the array, and a report if one is wanted."""
         with self._publishing():
@@ -898,15 +903,27 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     _publish_groups(new)
     for session, _ in new:
         session.leave(of_session[session])
-    if len(aside) > 1:
-        for session, _ in aside:
-            session.close()
-    for replaced in _by_groups(aside):
-        places = [session.job.target.place for session, _ in replaced]
-        took = False
+    # Those that replace none come first, and tasks write to them no more. Groups are there by then,
+    # so that no reader lists a directory without a document.
+    replaced = [each for each in aside if each[0].directory.record.replaces]
+    named = [each for each in aside if not each[0].directory.record.replaces]
+    for (session, _), *_ in _by_groups(named):
+        session.make_groups()
+    _hand_over(named)
+    if len(replaced) > 1:
         for session, _ in replaced:
-            took = session.hand_over(None if took else places) or took
+            session.close()
+    _hand_over(replaced)
     _publish_groups(aside)
+
+
+def _hand_over(arrays: Sequence[tuple[Session, Document]]) -> None:
+    """Let arrays that were built aside have their names."""
+    for each in _by_groups(arrays):
+        places = [session.job.target.place for session, _ in each]
+        took = False
+        for session, _ in each:
+            took = session.hand_over(None if took else places) or took
 
 
 def _by_groups(arrays: Sequence[tuple[Session, Document]]) -> list[list[tuple[Session, Document]]]:

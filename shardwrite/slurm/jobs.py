@@ -80,12 +80,12 @@ def _arrays_in(root: Directory, name: str) -> Iterator[Target]:
         entry.name.removesuffix(RUN_SUFFIX)
         for entry in listed(group.path)
         if stat.S_ISDIR(mode_of(entry, follow=False))
-    }
+    } | {begun.partition("/")[0] for begun in group.begun_below()}
     for leaf in sorted(leaves):
         path = f"{name}/{leaf}" if name else leaf
         member = root.member(path)
         kind = member.kind()
-        if kind == "group":
+        if kind == "group" or (kind == "nothing" and any(member.begun_below())):
             yield from _arrays_in(root, path)
             continue
         target = resolve_target(root.path, path)

@@ -188,6 +188,9 @@ ASIDE_PREFIX = "array-"
 """How the name of a directory begins where a new array or tree is built, in that of a run or of the
 work of a process. Whoever hands it over renames it."""
 
+NEW = f"{ASIDE_PREFIX}new"
+"""Name of that directory until then, in that of a run."""
+
 _MAX_TRIES = 8
 
 

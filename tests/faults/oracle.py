@@ -184,7 +184,7 @@ def check_tidy(path):
     path = Path(path)
     left = [p for p in path.rglob("*") if p.name.endswith(".swtmp")]
     assert not left, left
-    for beside in (state_beside(path), conversion_beside(path)):
+    for beside in (state_beside(path), conversion_beside(path), path / "shardwrite-run"):
         assert not beside.exists(), sorted(beside.rglob("*"))
 
 
