@@ -746,7 +746,8 @@ def _mark(run: RunDirectory) -> None:
 
     Whoever begins a run looks for marks of others only after that.
     """
-    if run.target.leaves_marks and run.target.is_published:
+    is_old = run.record.replaces or not run.makes_array
+    if is_old and run.target.leaves_marks and run.target.is_published:
         run.target.directory.put_mark(run, run.record.durability)
 
 

@@ -264,8 +264,8 @@ def give_name(
     place, new = target.directory.path, run.path / NEW
     with as_store_error(str(place), "cannot give a new array the name"):
         if is_there(new) and _is_new(run, Directory(new)):
-            check_target(target, "w-", looks_above=withdraw is not None)
             if withdraw is not None:
+                check_target(target, "w-")
                 withdraw()
             run.check_held()
             make_directories(place.parent, durability)
@@ -275,6 +275,9 @@ def give_name(
             except FileNotFoundError:  # another process was first, or has ended the run
                 if not is_handed_over(run, target):
                     raise
+            except FileExistsError:
+                check_target(target, "w-", looks_above=False)
+                raise
             if durability != "none":
                 fsync_directory(run.path)
         if durability != "none" and is_there(place.parent):

@@ -458,6 +458,14 @@ class RunDirectory:
         return self.makes_array or self.target.is_kept_elsewhere
 
     @property
+    def may_have_mark(self) -> bool:
+        """Whether the run may have left a mark in the array, in a directory or elsewhere."""
+        if isinstance(self.target.place, Directory):
+            is_plain = self.record.replaces or not self.record.aside
+            return is_plain and self.target.leaves_marks
+        return self.is_marked
+
+    @property
     def lacks_mark(self) -> bool:
         """Whether an update has no mark in the array yet, without which it changes nothing."""
         return self.is_marked and not self.makes_array and not is_there(self.path / MARKED)
@@ -784,8 +792,9 @@ def remove_empty(target: Target) -> bool:
 
 def _remove_around(target: Target) -> None:
     """Remove the directories around that beside an array, if nothing else is in them."""
-    for emptied in target.state_around(target.beside):
-        emptied.rmdir()
+    with contextlib.suppress(OSError):
+        for emptied in target.state_around(target.beside):
+            emptied.rmdir()
 
 
 def remove_empty_home(home: Path | None, target: Target) -> None:

@@ -518,10 +518,10 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
             if one.number == 0:  # which alone keeps some
                 give_room(one.path / "plan.json")
             if (metadata := left.get(one.number)) is not None:
-                store = one.store
                 if not one.makes_array:
-                    recover_changes(one.path, store, metadata)
-                discard(store, metadata, unended(files, one.number))
+                    recover_changes(one.path, one.store, metadata)
+                if left_behind := unended(files, one.number):
+                    discard(one.store, metadata, left_behind)
         discard_ends([one.target for one in outputs], drivers)
         is_committed = not own_journals and _has_committed(over, outputs, left)
         for one in outputs:
@@ -543,10 +543,11 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
                 os.rename(over.shared, ended.shared)
                 over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
         for one in outputs:
-            if (one.is_marked or one.target.leaves_marks) and one.number in left:
+            if one.number in left and (one.is_marked or one.target.leaves_marks):
                 if one.record.aside and not own_journals:
                     _list_again(one)
-                one.target.place.remove_mark(one)
+                if one.may_have_mark:
+                    one.target.place.remove_mark(one)
     for one in outputs:
         one.remove_staged()
     for one in outputs:
@@ -572,8 +573,8 @@ def _has_committed(
 ) -> bool:
     """Whether all arrays of a run that are built aside and whole get their names.
 
-    If it replaces some, it has handed over one of them. Else all are whole, and it was not given up.
-    Without durability, a power cut may have taken shards of them.
+    If it replaces some, it has handed over one of them. Else all are whole, and it was not given
+    up. Without durability, a power cut may have taken shards of them.
     """
     aside = [one for one in outputs if one.record.aside]
     replaced = [one for one in aside if one.record.replaces]

@@ -186,7 +186,8 @@ def _check_above(target: Target) -> None:
 
 def _check_sources(sessions: Sequence[Session]) -> None:
     """Check that nothing is computed from arrays that the same run has replaced already."""
-    if any(session.directory.record.aside for session in sessions):
+    records = [session.directory.record for session in sessions]
+    if any(record.aside and record.replaces for record in records):
         from shardwrite.runs.reads import check_not_replaced  # of arrays that change
 
         check_not_replaced(sessions)
