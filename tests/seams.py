@@ -625,6 +625,7 @@ STEPS = {
     "record the exchange": "convert.swap:InPlace._write",
     "exchange the trees": "convert.swap:InPlace.hand_over",
     "remove the old tree": "convert.swap:InPlace.finish",
+    "give a new array its name": "journal.handover:rename_new",
     "exchange two names": "journal.handover:exchange",
     "make the new array aside": "journal.handover:make_new",
     "hide the source": "convert.removal:Consumption.hide",

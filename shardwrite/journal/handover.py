@@ -270,8 +270,7 @@ def give_name(
             run.check_held()
             make_directories(place.parent, durability)
             try:
-                if not _rename(new, place, _NO_REPLACE):
-                    _rename_to_nothing(new, place)
+                rename_new(new, place)
             except FileNotFoundError:  # another process was first, or has ended the run
                 if not is_handed_over(run, target):
                     raise
@@ -285,9 +284,11 @@ def give_name(
     return withdraw is not None
 
 
-def _rename_to_nothing(new: Path, place: Path) -> None:
-    """Rename a directory where the system cannot refuse to replace an empty one."""
-    if is_there(place):
+def rename_new(new: Path, place: Path) -> None:
+    """Rename a directory if nothing stands at the new name, be it an empty directory."""
+    if _rename(new, place, _NO_REPLACE):
+        return
+    if is_there(place):  # where the system cannot look and rename in one step
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
     os.rename(new, place)
 

@@ -349,9 +349,9 @@ class Directory(Place):
             return None
         told = (
             f"run {mark.stem} works on {self.label}, and its state is not where this call looks "
-            f"for it, in {state}: the array was copied or moved, or that call sees another part of "
-            "its hierarchy. Wait for it, or make the call that it was begun with once more, where "
-            "it was begun"
+            f"for it, in {state}. Perhaps the array was copied or moved, or that run sees another "
+            "part of its hierarchy. Wait for it, or make the call that it was begun with once "
+            "more, where it was begun"
         )
         makes_array = self.kind() != "array"
         then = "call recover (shardwrite recover)" if makes_array else "look at it with verify"

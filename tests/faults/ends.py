@@ -471,6 +471,14 @@ OPERATIONS = {
     "stream": Operation(begin_stream, stream, NEW),
     "creation": Operation(nothing, create, np.zeros_like(OLD)),
     "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),
+    "write into a group that is there": Operation(consolidated(nothing), write, NEW, at="g/x"),
+    "update in a group": Operation(consolidated(make), update, UPDATED, at="g/x"),
+    "compaction in a group": Operation(
+        consolidated(make_wasteful),
+        lambda path: shardwrite.compact(path, above=0.1),
+        UPDATED,
+        at="g/x",
+    ),
     "shard": Operation(make_source, lambda path: convert(path, shards=2), NEW),
     "unshard": Operation(
         lambda path: make_source(path, 10), lambda path: convert(path, shards=None), NEW
@@ -606,6 +614,8 @@ def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[
         stack.enter_context(mock.patch.object(os, "open", creates))
         exchange = counted("exchange", seams.real("exchange two names"))
         stack.enter_context(mock.patch.object(*seams.step("exchange two names"), exchange))
+        named = counted("rename", seams.real("give a new array its name"))
+        stack.enter_context(mock.patch.object(*seams.step("give a new array its name"), named))
         yield lambda: n
 
 

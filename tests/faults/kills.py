@@ -171,6 +171,13 @@ def draw(rng, directory):
     old = oracle.source(shape, chunks, version=1000) if replaces else None
     if replaces:
         keywords |= {"mode": "w", "source_id": "the values of this test"}
+    scheduler = str(rng.choice(["sync", "threads"]))
+    if rng.random() < 0.5:  # in groups, beside whose root the state lies
+        import zarr
+
+        path = directory / "root.zarr" / "g" / "x.zarr"
+        zarr.create_group(path.parents[1])
+        zarr.create_group(path.parent)
     import dask.array as da
 
     return (
@@ -179,7 +186,7 @@ def draw(rng, directory):
         old,
         path,
         keywords,
-        str(rng.choice(["sync", "threads"])),
+        scheduler,
     )
 
 
@@ -232,11 +239,11 @@ def kill_once(directory, rng) -> Kill:
         or is_aside
         or bool(run and (run[0] / "replaced").exists())
     )
-    if is_aside:
+    if is_aside and old is not None:
         pid = child(oracle.check_values, path, oracle.values(wanted.shape, 1000), log=log)
         found.trouble += ended_well(pid, log)
     counts = plan.metadata.grid.counts
-    before = shards_on_disk(path) if was_moved and path.exists() else {}
+    before = shards_on_disk(path) if was_moved and seams.built_at(path).exists() else {}
     found.there = len(before)
     candidates = [wanted] if was_moved else [oracle.values(wanted.shape, 1000), wanted]
     if run or (path / "zarr.json").exists():
