@@ -480,7 +480,7 @@ REMOVES_ITS_OWN = {
         "_tidy",
     },  # trees that are converted, whose inode numbers are compared; its directory and record
     # the new array, until it has the name; an old one goes back, and what is none
-    "journal/handover.py": {"make_new", "rename_aside", "take_name"},
+    "journal/handover.py": {"make_new", "rename_aside", "take_name", "rename_new"},
     "journal/lock.py": {
         "settle",
         "release",
@@ -489,12 +489,18 @@ REMOVES_ITS_OWN = {
         "_succeed",
         "_remove_empty",
     },  # claims
-    "journal/rundir.py": {"discard_drafts", "remove_empty", "remove_empty_home"},
+    "journal/rundir.py": {
+        "discard_drafts",
+        "remove_empty",
+        "remove_empty_home",
+        "_remove_around",
+    },
     "place/directory.py": {
         "make_room",
+        "remove_mark",
         "put_back",
         "remove_temporaries",
-    },  # a new directory is renamed, an old one goes back; temporaries
+    },  # a new directory is renamed, an old one goes back; marks of runs; temporaries
     "convert/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     # what was beside a store that is gone from memory, and this process's copies of states
     "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},

@@ -470,7 +470,7 @@ def states_of(path: Path, seen: Seen | None = None) -> list[Path]:
     if not path.name or any(part.endswith(RUN_SUFFIX) for part in path.parts[:-1]):
         return [own]  # what lies in run state is in no group
     groups = [group for group in path.parents if group.name and seen.has_document(group)]
-    if any(os.path.islink(directory) for directory in _between(path, groups)):
+    if any(stat.S_ISLNK(mode_of(one, follow=False)) for one in _between(path, groups)):
         path = Path(os.path.realpath(path.parent), path.name)
         groups = [group for group in path.parents if group.name and seen.has_document(group)]
     states = [own]
@@ -515,7 +515,7 @@ def _can_be_made(state: Path) -> bool:
         directories.append(inside)
     if any(os.path.ismount(path) or str(path) in mounts for path in directories):
         return False  # nothing can be renamed from one to the other
-    there = next(path for path in state.parents if os.path.lexists(path))
+    there = next(path for path in state.parents if _is_seen(path))
     return os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
 
 
