@@ -47,7 +47,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from shardwrite.errors import JournalError, StoreError
+from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Owner
@@ -262,26 +262,28 @@ def give_name(
     - `withdraw`: takes what another array has left out of the metadata of groups above.
     """
     place, new = target.directory.path, run.path / NEW
+    is_withdrawn = False
     with as_store_error(str(place), "cannot give a new array the name"):
         if is_there(new) and _is_new(run, Directory(new)):
-            if withdraw is not None:
-                check_target(target, "w-")
-                withdraw()
-            run.check_held()
-            make_directories(place.parent, durability)
             try:
+                if withdraw is not None:
+                    check_target(target, "w-")
+                    withdraw()
+                    is_withdrawn = True
+                run.check_held()
+                make_directories(place.parent, durability)
                 rename_new(new, place)
-            except FileNotFoundError:  # another process was first, or has ended the run
+            except (SpecError, FileNotFoundError, FileExistsError) as error:
+                # Another process was first, or has ended the run, or somebody has put that there.
                 if not is_handed_over(run, target):
+                    if isinstance(error, FileExistsError):
+                        check_target(target, "w-", looks_above=False)
                     raise
-            except FileExistsError:
-                check_target(target, "w-", looks_above=False)
-                raise
             if durability != "none":
                 fsync_directory(run.path)
         if durability != "none" and is_there(place.parent):
             fsync_directory(place.parent)
-    return withdraw is not None
+    return is_withdrawn
 
 
 def rename_new(new: Path, place: Path) -> None:

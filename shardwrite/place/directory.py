@@ -467,7 +467,7 @@ def states_of(path: Path, seen: Seen | None = None) -> list[Path]:
     - `seen`: see `Directory.state`.
     """
     own, seen = state_beside(path), Seen() if seen is None else seen
-    if not path.name or any(part.endswith(RUN_SUFFIX) for part in path.parts[:-1]):
+    if any(part.endswith(RUN_SUFFIX) for part in path.parts[:-1]):
         return [own]  # what lies in run state is in no group
     groups = [group for group in path.parents if group.name and seen.has_document(group)]
     if any(stat.S_ISLNK(mode_of(one, follow=False)) for one in _between(path, groups)):
