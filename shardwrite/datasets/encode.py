@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -252,19 +253,19 @@ def _lazy(node: Node) -> xarray.Dataset:
 
     Times stay as they are, because xarray chooses their units by their values; so do objects.
     """
-    dataset = node.dataset.copy(deep=False)
+    dataset, is_open = node.dataset.copy(deep=False), cache(_is_open)
     for name, variable in node.dataset.variables.items():
         is_number = variable.dtype.kind in "biufc" and name not in dataset.xindexes
         if is_number and variable.chunks is None and variable.nbytes > ONE_PIECE_NBYTES:
             assign = dataset.assign_coords if name in dataset.coords else dataset.assign
-            dataset = assign({name: _chunked(variable, str(name))})
+            dataset = assign({name: _chunked(variable, str(name), is_open)})
     for variable in dataset.variables.values():
         kept = {k: v for k, v in variable.encoding.items() if k not in _SIZES}
         variable.encoding = {k: v for k, v in kept.items() if k not in _CODECS or _is_v3(v)}
     return dataset
 
 
-def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
+def _chunked(variable: xarray.Variable, name: str, is_open: _IsOpen) -> xarray.Variable:
     """A variable in chunks of its own file.
 
     What lies in memory is named by its values, and what lies in a file or a Zarr array by that.
@@ -277,12 +278,12 @@ def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
     in_memory = variable._in_memory  # noqa: SLF001 (asking for the data would load them)
     made: xarray.Variable = variable.chunk(
         dict(zip(variable.dims, sizes, strict=True)),
-        name=None if in_memory else f"{name}-{_token_of_source(variable) or uuid.uuid4()}",
+        name=None if in_memory else f"{name}-{_token_of_source(variable, is_open) or uuid.uuid4()}",
     )
     return made
 
 
-def _token_of_source(variable: xarray.Variable) -> str | None:
+def _token_of_source(variable: xarray.Variable, is_open: _IsOpen) -> str | None:
     """What tells lazy values of a file or a Zarr array from others; None for all other values.
 
     These are facts about the source, and what xarray does to the values: how it selects and decodes
@@ -293,7 +294,7 @@ def _token_of_source(variable: xarray.Variable) -> str | None:
         layers.append((type(data).__qualname__, _fields(data)))
         data = data.array
     array = getattr(data, "_array", None)
-    facts = _facts_of_file(data) if array is None else _facts_of_array(array)
+    facts = _facts_of_file(data, is_open) if array is None else _facts_of_array(array)
     if facts is None:
         return None
     try:
@@ -303,7 +304,7 @@ def _token_of_source(variable: xarray.Variable) -> str | None:
         return None
 
 
-def _facts_of_file(data: Any) -> tuple[Any, ...] | None:
+def _facts_of_file(data: Any, is_open: _IsOpen) -> tuple[Any, ...] | None:
     """Path, size and time of a file of netCDF or HDF5, and the name in it; None for other data.
 
     None, too, if the file that is open is no longer the one at that path.
@@ -315,13 +316,19 @@ def _facts_of_file(data: Any) -> tuple[Any, ...] | None:
         return None
     manager.acquire()  # opens it again if xarray has closed it meanwhile
     path, stat = os.path.realpath(path), os.stat(path)
-    if not _is_open(path, stat):
+    if not is_open(path, (stat.st_dev, stat.st_ino)):
         return None
     return path, stat.st_size, stat.st_mtime_ns, getattr(store, "_group", None), name
 
 
-def _is_open(path: str, stat: os.stat_result) -> bool:
-    """Whether what this process has open of a path is the file there; True if no system tells."""
+_IsOpen = Callable[[str, tuple[int, int]], bool]
+
+
+def _is_open(path: str, file: tuple[int, int]) -> bool:
+    """Whether what this process has open of a path is the file there; True if no system tells.
+
+    - `file`: device and number of the file at the path.
+    """
     if not is_there(_DESCRIPTORS):
         return True
     is_open = False
@@ -332,7 +339,7 @@ def _is_open(path: str, stat: os.stat_result) -> bool:
             continue
         if opened == f"{path} (deleted)":
             return False
-        is_open |= os.path.samestat(found, stat)
+        is_open |= (found.st_dev, found.st_ino) == file
     return is_open
 
 

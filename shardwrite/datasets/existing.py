@@ -8,6 +8,7 @@ xarray refuses is refused.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -50,6 +51,12 @@ class Values:
     axis: int | None  # the axis along which they are appended
     is_sharded: bool
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no element is written, and no step appended."""
+        shape = self.values.shape
+        return not (math.prod(shape) if self.axis is None else shape[self.axis])
+
 
 @dataclass(frozen=True, slots=True)
 class ValuesOfNode:
@@ -62,6 +69,10 @@ class ValuesOfNode:
     # For an append, the number of steps of the store, and of the dataset
     length: int = 0
     n_steps: int = 0
+
+    def with_elements(self) -> ValuesOfNode:
+        """The same, without variables of which nothing is written."""
+        return replace(self, variables=tuple(v for v in self.variables if not v.is_empty))
 
     def repeated(self, other: Overlap) -> Overlap | None:
         """What is wrong with the steps, if those of another node of the call are there already.
@@ -484,8 +495,6 @@ def _values(
     for name in sorted(names, key=lambda name: name == append_dim):
         (values, _), document = made.found[name], arrays[name]
         dims = _dims(document)
-        if append_dim in dims and not values.shape[dims.index(append_dim)]:
-            continue  # no step is appended
         yield Values(
             node.label(name),
             tuple(map(str, dims)),

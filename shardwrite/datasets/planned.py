@@ -200,6 +200,14 @@ def planned_into(
             values = values_into(node, place_of(node.path), documents, into)
             regions[node.path] = values.region
             made.append((node, values))
+    if changes.region is not None and not any(values.variables for _, values in made):
+        raise SpecError(
+            "has no variables that would be written",
+            field="ds",
+            value=type(call.ds).__name__,
+            remedy="give variables that have a dimension of the region and are no index",
+        )
+    made = [(node, values.with_elements()) for node, values in made]
     planned = [_planned_into_group(call, targets, values, changes, engine) for _, values in made]
     wrong = next((found for _, found in planned if found is not None), None)
     variables = list[PlannedVariable]()
@@ -207,13 +215,6 @@ def planned_into(
         own = None if wrong is None else values.repeated(wrong)
         variables += (
             each if own is None else _appended_before(call, targets, values, own, each, engine)
-        )
-    if changes.region is not None and not variables:
-        raise SpecError(
-            "has no variables that would be written",
-            field="ds",
-            value=type(call.ds).__name__,
-            remedy="give variables that have a dimension of the region and are no index",
         )
     groups = {node.path: values.document for node, values in made}
     # The coordinates that name the steps come last.
