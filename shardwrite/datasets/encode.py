@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import dask
 import numpy as np
@@ -26,10 +26,9 @@ from dask.base import tokenize
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.datasets.fits import as_declared, checked
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
-from shardwrite.datasets.numbers import held
 from shardwrite.datasets.rounding import bits_by_name, described, rounded
-from shardwrite.datasets.times import as_declared, checked
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
@@ -204,7 +203,6 @@ class EncodedVariable:
 class EncodedNode:
     """A dataset as xarray would write it."""
 
-    path: str
     variables: tuple[EncodedVariable, ...]
     document: Document  # of the group
 
@@ -214,14 +212,14 @@ def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xar
 
     - `encodings`: by variable, as far as they are known.
     """
-    dataset = checked(_lazy(node), encodings)
+    dataset = _lazy(node)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
     told = {
         name: {**encodings.get(name, {}), **node.encoding.get(name, {})}
         for name in dataset.variables
     }
-    return rounded(held(dataset, told), node.keep_bits, told)
+    return rounded(checked(dataset, told), node.keep_bits, told)
 
 
 def encoded(node: Node) -> EncodedNode:
@@ -245,7 +243,7 @@ def encoded(node: Node) -> EncodedNode:
         )
         for name, (values, array) in zip(dataset.variables, made.in_order(dataset), strict=True)
     )
-    return EncodedNode(node.path, variables, made.document(""))
+    return EncodedNode(variables, made.document(""))
 
 
 def _lazy(node: Node) -> xarray.Dataset:
@@ -374,46 +372,38 @@ def _is_v3(codecs: Any) -> bool:
 
 def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
     """Refuse a variable that xarray would compute or could not name."""
+    label = node.label(name)
     for what, text in (("variable", name), *(("dimension", dim) for dim in variable.dims)):
         if not isinstance(text, str) or not text:
-            raise SpecError(
-                f"the name of a {what} is no text, in the variable {node.label(name)!r}",
-                field="ds",
-                value=text,
-                remedy="rename it with ds.rename",
-            )
+            _refuse_name(f"the name of a {what} is no text, in the variable {label!r}", text)
     mark = next((told for sign, told in _SEPARATORS.items() if sign in str(name)), None)
     if mark is not None:
-        raise SpecError(
-            f"the name of the variable {name!r} holds {mark}, so that xarray would not read it",
-            field="ds",
-            value=name,
-            remedy="rename it with ds.rename, or make a DataTree of it",
-        )
+        why = f"the name of the variable {name!r} holds {mark}, so that xarray would not read it"
+        _refuse_name(why, name, ", or make a DataTree of it")
     if str(name).startswith("__") and name != _VARIABLE:
-        raise SpecError(
-            f"the name of the variable {name!r} begins with __, as Zarr reserves it",
-            field="ds",
-            value=name,
-            remedy="rename it with ds.rename",
-        )
+        why = f"the name of the variable {name!r} begins with __, as Zarr reserves it"
+        _refuse_name(why, name)
+    told = f"the variable {label!r} with dimensions {variable.dims}"
     if any(math.isnan(n) for n in variable.shape):
         raise SpecError(
-            f"the variable {node.label(name)!r} with dimensions {variable.dims} has unknown sizes",
+            f"{told} has unknown sizes",
             field="ds",
-            value=node.label(name),
+            value=label,
             remedy="call compute_chunk_sizes() of its dask array first",
         )
     is_time = "calendar" in variable.encoding  # of cftime, as xarray reads it from a file
     if variable.dtype.kind == "O" and variable.chunks is not None and not is_time:
         raise SpecError(
-            f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
-            "objects, whose type shows only when all of it is computed",
+            f"{told} is a dask array of objects, whose type shows only when all of it is computed",
             field="ds",
-            value=node.label(name),
+            value=label,
             remedy="load it first if it is small (ds[name].load()), or convert it, text for "
             "instance with ds[name].astype(numpy.dtypes.StringDType())",
         )
+
+
+def _refuse_name(why: str, name: Hashable, otherwise: str = "") -> NoReturn:
+    raise SpecError(why, field="ds", value=name, remedy=f"rename it with ds.rename{otherwise}")
 
 
 def refuse_no_json(document: Document, label: str) -> None:
