@@ -439,13 +439,22 @@ def _placed(
     region = dict(changes.region) if isinstance(changes.region, Mapping) else changes.region
     asked = region if isinstance(region, Mapping) else dict.fromkeys(dataset.dims, region)
     whole = [str(dim) for dim, found in asked.items() if isinstance(found, str)]
-    try:
-        into = _opened(store.filled(whole), changes, region, dataset)
-        dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
-        into._validate_encoding(node.encoding)  # noqa: SLF001
+    label, into = node.path or "the dataset", _opened(store.filled(whole), changes, region, dataset)
     # xarray raises many types; each of them means that it cannot write this.
+    try:
+        dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
     except Exception as error:
-        raise refusal(error, node.path or "the dataset", ()) from error
+        raise SpecError(
+            f"xarray finds no such place for {label!r}: {str(error).rstrip('.')}",
+            field="region",
+            value=changes.region,
+            remedy="give slices of dimensions of the dataset; or steps that the store has, one "
+            "after the other",
+        ) from error
+    try:
+        into._validate_encoding(node.encoding)  # noqa: SLF001
+    except Exception as error:
+        raise refusal(error, label, ()) from error
     return dataset, into._write_region  # noqa: SLF001
 
 

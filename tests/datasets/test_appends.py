@@ -298,6 +298,20 @@ def test_a_region_that_xarray_refuses_is_refused(both, ds, how):
         assert reason(theirs) in reason(ours, whole=True)
 
 
+@pytest.mark.parametrize(
+    ("ds", "region", "told"),
+    [
+        (part(3, 6), {"tme": slice(3, 6)}, "tme"),
+        (part(8, 12), "auto", "original store"),
+        (part(3, 6).isel(time=[0, 2]), "auto", "contiguous"),
+        (part(3, 3), "auto", "out of bounds"),
+    ],
+)
+def test_what_has_no_place_is_told_of_its_region(both, ds, region, told):
+    with pytest.raises(SpecError, match=f"region=.*no such place for .*{told}.*; give slices"):
+        ds.shardwrite.to_zarr(both.ours, region=region)
+
+
 @pytest.mark.parametrize("mode", [None, "a"])
 def test_a_region_without_elements_writes_nothing(both, mode):
     before = contents(both.ours)
