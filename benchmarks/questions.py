@@ -41,6 +41,7 @@ _SIDE = "benchmarks.side_by_side --json SCRATCH/raw.json --markdown SCRATCH/tabl
 _SMALL = f"{_SIDE} --scale small --repeats 1"
 _COLD = f"{_SIDE} --scale small --repeats 3 --cold --cases zstd-64,slabs,many-shards"
 _THROUGHPUT = "benchmarks.throughput --directory MEMORY --output SCRATCH/lines"
+_DATASETS = "benchmarks.datasets --contestants shardwrite,xarray,xarray-zarrs"
 _SYNCED = "shardwrite-full,tensorstore-sync,shardwrite,tensorstore"
 MEASUREMENTS = {
     "side-by-side": Measurement(
@@ -133,6 +134,18 @@ MEASUREMENTS = {
         ("codecs", "volumes", "write"),
         (
             "benchmarks.precomputed --repeats 1 --cases raw --mib 16 --shard-mib 4 --tasks write --dir MEMORY",
+        ),
+    ),
+    "datasets": Measurement(
+        (
+            f"{_DATASETS} --nbytes 1000000000 --repeats 2 --dir MEMORY",
+            f"{_DATASETS} --nbytes 500000000 --repeats 2 --cold --cases aligned-zstd,one-step-zstd --dir DISK",
+        ),
+        "table 1 1",
+        (*_WRITES, "datasets"),
+        (
+            f"{_DATASETS} --nbytes 1 --repeats 1 --cases aligned-raw --dir MEMORY",
+            f"{_DATASETS} --nbytes 1 --repeats 1 --cases aligned-raw --cold --dir DISK",
         ),
     ),
     "refusals": Measurement(
@@ -463,6 +476,23 @@ QUESTIONS = {
         is_log=True,
         more_is_better=False,
         peers=("tensorstore", "cloud-volume"),
+    ),
+    "datasets": Question(
+        "How fast is a whole dataset of xarray?",
+        "datasets",
+        RATE,
+        "Two variables of float32, in shards of 48 steps. The source has chunks of 48 steps (`aligned`) or of one. The others are "
+        "`ds.chunk(shards).to_zarr(...)` of xarray, with the codecs of zarr-python or of zarrs.",
+        (
+            "Warm: 1 GB in a memory file system. Cold: 500 MB on a disk, and the system has forgotten the source.",
+            "Nothing is synced. All inner chunks have a checksum.",
+            "Reading the source is in the time. It has no codec, and xarray-zarrs reads it by zarrs.",
+        ),
+        peers=("xarray", "xarray-zarrs"),
+        causes=dict.fromkeys(
+            (f"{case}-zstd{state}" for case in ("aligned", "one-step") for state in ("", ", cold")),
+            "With zstd, all of them wait for the same compressor",
+        ),
     ),
     "refusals": Question(
         "How long does a mistake wait for its message?",

@@ -15,9 +15,10 @@ import os
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import dask
 import numpy as np
@@ -25,10 +26,9 @@ from dask.base import tokenize
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.datasets.fits import as_declared, checked
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
-from shardwrite.datasets.numbers import held
 from shardwrite.datasets.rounding import bits_by_name, described, rounded
-from shardwrite.datasets.times import as_declared, checked
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
@@ -203,7 +203,6 @@ class EncodedVariable:
 class EncodedNode:
     """A dataset as xarray would write it."""
 
-    path: str
     variables: tuple[EncodedVariable, ...]
     document: Document  # of the group
 
@@ -213,14 +212,14 @@ def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xar
 
     - `encodings`: by variable, as far as they are known.
     """
-    dataset = checked(_lazy(node), encodings)
+    dataset = _lazy(node)
     for name, variable in dataset.variables.items():
         _refuse(name, variable, node)
     told = {
         name: {**encodings.get(name, {}), **node.encoding.get(name, {})}
         for name in dataset.variables
     }
-    return rounded(held(dataset, told), node.keep_bits, told)
+    return rounded(checked(dataset, told), node.keep_bits, told)
 
 
 def encoded(node: Node) -> EncodedNode:
@@ -244,7 +243,7 @@ def encoded(node: Node) -> EncodedNode:
         )
         for name, (values, array) in zip(dataset.variables, made.in_order(dataset), strict=True)
     )
-    return EncodedNode(node.path, variables, made.document(""))
+    return EncodedNode(variables, made.document(""))
 
 
 def _lazy(node: Node) -> xarray.Dataset:
@@ -252,19 +251,19 @@ def _lazy(node: Node) -> xarray.Dataset:
 
     Times stay as they are, because xarray chooses their units by their values; so do objects.
     """
-    dataset = node.dataset.copy(deep=False)
+    dataset, is_open = node.dataset.copy(deep=False), cache(_is_open)
     for name, variable in node.dataset.variables.items():
         is_number = variable.dtype.kind in "biufc" and name not in dataset.xindexes
         if is_number and variable.chunks is None and variable.nbytes > ONE_PIECE_NBYTES:
             assign = dataset.assign_coords if name in dataset.coords else dataset.assign
-            dataset = assign({name: _chunked(variable, str(name))})
+            dataset = assign({name: _chunked(variable, str(name), is_open)})
     for variable in dataset.variables.values():
         kept = {k: v for k, v in variable.encoding.items() if k not in _SIZES}
         variable.encoding = {k: v for k, v in kept.items() if k not in _CODECS or _is_v3(v)}
     return dataset
 
 
-def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
+def _chunked(variable: xarray.Variable, name: str, is_open: _IsOpen) -> xarray.Variable:
     """A variable in chunks of its own file.
 
     What lies in memory is named by its values, and what lies in a file or a Zarr array by that.
@@ -277,12 +276,12 @@ def _chunked(variable: xarray.Variable, name: str) -> xarray.Variable:
     in_memory = variable._in_memory  # noqa: SLF001 (asking for the data would load them)
     made: xarray.Variable = variable.chunk(
         dict(zip(variable.dims, sizes, strict=True)),
-        name=None if in_memory else f"{name}-{_token_of_source(variable) or uuid.uuid4()}",
+        name=None if in_memory else f"{name}-{_token_of_source(variable, is_open) or uuid.uuid4()}",
     )
     return made
 
 
-def _token_of_source(variable: xarray.Variable) -> str | None:
+def _token_of_source(variable: xarray.Variable, is_open: _IsOpen) -> str | None:
     """What tells lazy values of a file or a Zarr array from others; None for all other values.
 
     These are facts about the source, and what xarray does to the values: how it selects and decodes
@@ -293,7 +292,7 @@ def _token_of_source(variable: xarray.Variable) -> str | None:
         layers.append((type(data).__qualname__, _fields(data)))
         data = data.array
     array = getattr(data, "_array", None)
-    facts = _facts_of_file(data) if array is None else _facts_of_array(array)
+    facts = _facts_of_file(data, is_open) if array is None else _facts_of_array(array)
     if facts is None:
         return None
     try:
@@ -303,7 +302,7 @@ def _token_of_source(variable: xarray.Variable) -> str | None:
         return None
 
 
-def _facts_of_file(data: Any) -> tuple[Any, ...] | None:
+def _facts_of_file(data: Any, is_open: _IsOpen) -> tuple[Any, ...] | None:
     """Path, size and time of a file of netCDF or HDF5, and the name in it; None for other data.
 
     None, too, if the file that is open is no longer the one at that path.
@@ -315,13 +314,19 @@ def _facts_of_file(data: Any) -> tuple[Any, ...] | None:
         return None
     manager.acquire()  # opens it again if xarray has closed it meanwhile
     path, stat = os.path.realpath(path), os.stat(path)
-    if not _is_open(path, stat):
+    if not is_open(path, (stat.st_dev, stat.st_ino)):
         return None
     return path, stat.st_size, stat.st_mtime_ns, getattr(store, "_group", None), name
 
 
-def _is_open(path: str, stat: os.stat_result) -> bool:
-    """Whether what this process has open of a path is the file there; True if no system tells."""
+_IsOpen = Callable[[str, tuple[int, int]], bool]
+
+
+def _is_open(path: str, file: tuple[int, int]) -> bool:
+    """Whether what this process has open of a path is the file there; True if no system tells.
+
+    - `file`: device and number of the file at the path.
+    """
     if not is_there(_DESCRIPTORS):
         return True
     is_open = False
@@ -332,7 +337,7 @@ def _is_open(path: str, stat: os.stat_result) -> bool:
             continue
         if opened == f"{path} (deleted)":
             return False
-        is_open |= os.path.samestat(found, stat)
+        is_open |= (found.st_dev, found.st_ino) == file
     return is_open
 
 
@@ -367,46 +372,38 @@ def _is_v3(codecs: Any) -> bool:
 
 def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
     """Refuse a variable that xarray would compute or could not name."""
+    label = node.label(name)
     for what, text in (("variable", name), *(("dimension", dim) for dim in variable.dims)):
         if not isinstance(text, str) or not text:
-            raise SpecError(
-                f"the name of a {what} is no text, in the variable {node.label(name)!r}",
-                field="ds",
-                value=text,
-                remedy="rename it with ds.rename",
-            )
+            _refuse_name(f"the name of a {what} is no text, in the variable {label!r}", text)
     mark = next((told for sign, told in _SEPARATORS.items() if sign in str(name)), None)
     if mark is not None:
-        raise SpecError(
-            f"the name of the variable {name!r} holds {mark}, so that xarray would not read it",
-            field="ds",
-            value=name,
-            remedy="rename it with ds.rename, or make a DataTree of it",
-        )
+        why = f"the name of the variable {name!r} holds {mark}, so that xarray would not read it"
+        _refuse_name(why, name, ", or make a DataTree of it")
     if str(name).startswith("__") and name != _VARIABLE:
-        raise SpecError(
-            f"the name of the variable {name!r} begins with __, as Zarr reserves it",
-            field="ds",
-            value=name,
-            remedy="rename it with ds.rename",
-        )
+        why = f"the name of the variable {name!r} begins with __, as Zarr reserves it"
+        _refuse_name(why, name)
+    told = f"the variable {label!r} with dimensions {variable.dims}"
     if any(math.isnan(n) for n in variable.shape):
         raise SpecError(
-            f"the variable {node.label(name)!r} with dimensions {variable.dims} has unknown sizes",
+            f"{told} has unknown sizes",
             field="ds",
-            value=node.label(name),
+            value=label,
             remedy="call compute_chunk_sizes() of its dask array first",
         )
     is_time = "calendar" in variable.encoding  # of cftime, as xarray reads it from a file
     if variable.dtype.kind == "O" and variable.chunks is not None and not is_time:
         raise SpecError(
-            f"the variable {node.label(name)!r} with dimensions {variable.dims} is a dask array of "
-            "objects, whose type shows only when all of it is computed",
+            f"{told} is a dask array of objects, whose type shows only when all of it is computed",
             field="ds",
-            value=node.label(name),
+            value=label,
             remedy="load it first if it is small (ds[name].load()), or convert it, text for "
             "instance with ds[name].astype(numpy.dtypes.StringDType())",
         )
+
+
+def _refuse_name(why: str, name: Hashable, otherwise: str = "") -> NoReturn:
+    raise SpecError(why, field="ds", value=name, remedy=f"rename it with ds.rename{otherwise}")
 
 
 def refuse_no_json(document: Document, label: str) -> None:

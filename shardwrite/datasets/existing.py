@@ -8,6 +8,7 @@ xarray refuses is refused.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -24,9 +25,9 @@ from shardwrite.datasets.encode import (
     refuse_no_json,
     written,
 )
+from shardwrite.datasets.fits import as_declared, have_same_units
 from shardwrite.datasets.rounding import refuse_other_rounding
 from shardwrite.datasets.steps import Index, Overlap, overlap
-from shardwrite.datasets.times import as_declared, have_same_units
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
@@ -50,6 +51,12 @@ class Values:
     axis: int | None  # the axis along which they are appended
     is_sharded: bool
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no element is written, and no step appended."""
+        shape = self.values.shape
+        return not (math.prod(shape) if self.axis is None else shape[self.axis])
+
 
 @dataclass(frozen=True, slots=True)
 class ValuesOfNode:
@@ -62,6 +69,10 @@ class ValuesOfNode:
     # For an append, the number of steps of the store, and of the dataset
     length: int = 0
     n_steps: int = 0
+
+    def with_elements(self) -> ValuesOfNode:
+        """The same, without variables of which nothing is written."""
+        return replace(self, variables=tuple(v for v in self.variables if not v.is_empty))
 
     def repeated(self, other: Overlap) -> Overlap | None:
         """What is wrong with the steps, if those of another node of the call are there already.
@@ -141,13 +152,14 @@ def refuse_tree(nodes: Sequence[Node], documents: Mapping[str, Document], change
             )
 
 
-def refuse_shorter_groups(
+def refuse_left_out(
     nodes: Sequence[Node], place: Place, documents: Mapping[str, Document], dim: Any
 ) -> None:
-    """Refuse an append after which xarray would not open the groups as one tree any more.
+    """Refuse an append after which an array that it leaves out would be shorter than others.
 
-    A group without a coordinate of the steps has those of the group above it, as xarray opens it.
-    So they grow together. Groups that are of other lengths now are left alone.
+    All arrays of a group grow together. A group without a coordinate of the steps has those of the
+    group above it, as xarray opens it. So they grow together, too: otherwise xarray would not open
+    them as one tree any more. Groups that are of other lengths now are left alone.
 
     - `place`: where the group of the first node lies; the others lie in it.
     - `documents`: what lies below it, by path.
@@ -157,16 +169,14 @@ def refuse_shorter_groups(
     for node in growing:
         length = _shortest(_arrays_of(documents, node.path), dim)
         for path, document in documents.items():
+            if path in own or kind_of_document(document) != "array":
+                continue
             group = path.rpartition("/")[0]
             upper, lower = sorted((group, node.path), key=len)
-            is_shared = (
-                path not in own
-                and kind_of_document(document) == "array"
-                and group != node.path
-                and is_in(lower, upper)
-                and not _has_steps(documents, upper, lower, dim)
-            )
-            if is_shared and length in _lengths(document, dim):
+            if group == node.path and dim in _dims(document):
+                raise _shorter(path, dim)
+            is_shared = is_in(lower, upper) and not _has_steps(documents, upper, lower, dim)
+            if is_shared and group != node.path and length in _lengths(document, dim):
                 raise _shorter_group(path, dim)
         if not _has_steps(documents, None, node.path, dim):
             _refuse_shorter_above(place, dim, length)
@@ -196,6 +206,17 @@ def _refuse_shorter_above(place: Place, dim: Any, length: int) -> None:
             return
 
 
+def _shorter(path: str, dim: Any) -> SpecError:
+    """Error of an array of the store that an append leaves out."""
+    return SpecError(
+        f"the store has {path!r} along {dim!r}, too, and the dataset lacks it, so that it would be "
+        "shorter than the others",
+        field="ds",
+        value=path,
+        remedy="add it to the dataset",
+    )
+
+
 def _shorter_group(path: str, dim: Any) -> SpecError:
     """Error of an array in a group of the store that an append leaves out."""
     return SpecError(
@@ -223,8 +244,6 @@ def values_into(
     arrays = _arrays_of(documents, node.path)
     if not node.dataset.variables:  # of a tree
         return ValuesOfNode((), encoded(node).document, {})
-    if changes.append_dim is not None:
-        _refuse_other_variables(node, arrays, changes)
     refuse_other_rounding(node.dataset, node.keep_bits, arrays)
     dataset = prepared(node, _encodings(node, arrays))
     store = _Store(place, _without_new_steps(arrays, changes.append_dim))
@@ -253,26 +272,6 @@ def _arrays_of(documents: Mapping[str, Document], group: str) -> dict[str, Docum
         for (above, _, name), document in each
         if above == group and kind_of_document(document) == "array"
     }
-
-
-def _refuse_other_variables(node: Node, arrays: Mapping[str, Document], changes: Changes) -> None:
-    """Refuse an append after which variables of the group would have different lengths."""
-    dim, names = changes.append_dim, {str(name) for name in node.dataset.variables}
-    missing = [name for name, document in arrays.items() if dim in _dims(document)]
-    missing = [name for name in missing if name not in names]
-    if missing:
-        raise _shorter(node.label(missing[0]), dim)
-
-
-def _shorter(path: str, dim: Any) -> SpecError:
-    """Error of an array of the store that an append leaves out."""
-    return SpecError(
-        f"the store has {path!r} along {dim!r}, too, and the dataset lacks it, so that it would be "
-        "shorter than the others",
-        field="ds",
-        value=path,
-        remedy="add it to the dataset",
-    )
 
 
 def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, Mapping[str, Any]]:
@@ -440,13 +439,22 @@ def _placed(
     region = dict(changes.region) if isinstance(changes.region, Mapping) else changes.region
     asked = region if isinstance(region, Mapping) else dict.fromkeys(dataset.dims, region)
     whole = [str(dim) for dim, found in asked.items() if isinstance(found, str)]
-    try:
-        into = _opened(store.filled(whole), changes, region, dataset)
-        dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
-        into._validate_encoding(node.encoding)  # noqa: SLF001
+    label, into = node.path or "the dataset", _opened(store.filled(whole), changes, region, dataset)
     # xarray raises many types; each of them means that it cannot write this.
+    try:
+        dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
     except Exception as error:
-        raise refusal(error, node.path or "the dataset", ()) from error
+        raise SpecError(
+            f"xarray finds no such place for {label!r}: {str(error).rstrip('.')}",
+            field="region",
+            value=changes.region,
+            remedy="give slices of dimensions of the dataset; or steps that the store has, one "
+            "after the other",
+        ) from error
+    try:
+        into._validate_encoding(node.encoding)  # noqa: SLF001
+    except Exception as error:
+        raise refusal(error, label, ()) from error
     return dataset, into._write_region  # noqa: SLF001
 
 
@@ -479,13 +487,10 @@ def _values(
     arrays: Mapping[str, Document],
     append_dim: Any,
 ) -> Iterator[Values]:
-    """Values of each variable that xarray writes, those of the append's own coordinate last."""
-    names = [str(name) for name in dataset.variables if str(name) in made.found]
-    for name in sorted(names, key=lambda name: name == append_dim):
+    """Values of each variable that xarray writes."""
+    for name in [str(name) for name in dataset.variables if str(name) in made.found]:
         (values, _), document = made.found[name], arrays[name]
         dims = _dims(document)
-        if append_dim in dims and not values.shape[dims.index(append_dim)]:
-            continue  # no step is appended
         yield Values(
             node.label(name),
             tuple(map(str, dims)),

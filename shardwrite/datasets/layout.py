@@ -40,18 +40,17 @@ class SizesByName:
             _check(field, value)
 
     def check_names(self, dims: Iterable[Hashable]) -> None:
-        """Refuse sizes for a dimension that no variable has."""
-        known = {*dims, ...}
+        """Refuse a dimension that no variable has."""
+        known = sorted({str(dim) for dim in dims})
         for field, value in (("shards", self.shards), ("chunks", self.chunks)):
-            for name in value if isinstance(value, Mapping) else ():
-                if name not in known:
-                    names = sorted(str(dim) for dim in known if dim is not ...)
-                    raise SpecError(
-                        f"no variable has a dimension {name!r}",
-                        field=field,
-                        value=value,
-                        remedy=f"the dimensions are {', '.join(names)}; `...` stands for the rest",
-                    )
+            _check_names(field, value, known)
+        if self.grows is not None and self.grows not in known:
+            raise SpecError(
+                "no variable has this dimension",
+                field="append_dim",
+                value=self.grows,
+                remedy=f"the dimensions are {', '.join(known)}",
+            )
 
     def of(
         self, dims: Sequence[Hashable], shape: Shape, itemsize: int, encoding: Mapping[str, Any]
@@ -60,6 +59,10 @@ class SizesByName:
 
         - `encoding`: what a user asks for this variable alone.
         """
+        for field in ("shards", "chunks"):
+            if isinstance(encoding.get(field), Mapping):
+                _check(field, encoding[field])
+                _check_names(field, encoding[field], dims)
         nbytes = itemsize * math.prod(shape)
         has_own = encoding.get("chunks") is not None or "shards" in encoding
         has_own = has_own or (self._names_growing and self.grows in dims)
@@ -107,6 +110,18 @@ def _by_axis(
     """Name and length of each axis of a variable, and the size that is given for it."""
     rest = sizes.get(..., WHOLE)
     return [(dim, n, sizes.get(dim, rest)) for dim, n in zip(dims, shape, strict=True)]
+
+
+def _check_names(field: str, value: Any, dims: Sequence[Hashable]) -> None:
+    """Refuse sizes for a dimension that is none of these."""
+    for name in value if isinstance(value, Mapping) else ():
+        if name is not ... and name not in dims:
+            raise SpecError(
+                f"no variable has a dimension {name!r}",
+                field=field,
+                value=value,
+                remedy=f"the dimensions are {', '.join(map(str, dims))}; `...` stands for the rest",
+            )
 
 
 def _check(field: str, value: Any) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from shardwrite.checks import is_whole
 from shardwrite.datasets.encode import nodes_of
 from shardwrite.datasets.existing import Changes
 from shardwrite.datasets.planned import (
@@ -59,7 +60,42 @@ def mode_of(call: Call) -> str:
                 value=mode,
                 remedy=f"leave it out, or give {' or '.join(allowed)}",
             )
+    if is_append and not isinstance(call.append_dim, str):
+        raise SpecError(
+            "no name of a dimension",
+            field="append_dim",
+            value=call.append_dim,
+            remedy='give for instance "time"',
+        )
+    if is_region:
+        _check_region(call.region)
     return mode
+
+
+def _check_region(region: Any) -> None:
+    """Refuse what is no region of xarray."""
+    if isinstance(region, Mapping):
+        wrong = [where for where in region.values() if not (_is_auto(where) or _is_range(where))]
+    else:
+        wrong = [] if _is_auto(region) else [region]
+    if wrong:
+        raise SpecError(
+            f"{wrong[0]!r} is no part of a dimension",
+            field="region",
+            value=region,
+            remedy='give a mapping such as {"time": slice(24, 48)} of whole numbers without a '
+            'step; or "auto", for all dimensions or in such a mapping',
+        )
+
+
+def _is_auto(where: Any) -> bool:
+    return isinstance(where, str) and where == "auto"
+
+
+def _is_range(where: Any) -> bool:
+    if not isinstance(where, slice) or where.step not in (None, 1):
+        return False
+    return all(end is None or is_whole(end) for end in (where.start, where.stop))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from shardwrite.datasets.keywords import (
 from shardwrite.datasets.planned import store_of
 from shardwrite.datasets.write import written
 from shardwrite.entry.patch import Instead, Patch, Replacement
-from shardwrite.entry.public import taking
+from shardwrite.entry.public import SENTENCES, taking
 from shardwrite.errors import SpecError
 from shardwrite.operations.dask_patch import store_of_mapping
 from shardwrite.options import names
@@ -43,11 +43,9 @@ _NO_EFFECT = ("safe_chunks", "align_chunks")
 _OF_THE_METHOD = {*names(WriteDatasetKeywords)} - {*_TAKEN, *names(SizeKeywords)}
 """Keywords that only the method of this package takes."""
 _REMEDIES = {
+    **SENTENCES,
     "compute": "leave it out; ds.shardwrite.to_zarr(..., compute=False) returns a Delayed, and "
     "readers see the arrays when it has written all of them",
-    "write_inherited_coords": "leave it out; readers of a tree inherit coordinates",
-    "chunkmanager_store_kwargs": "leave it out, and set a scheduler with dask.config.set",
-    "synchronizer": "leave it out; no two tasks write the same shard",
 }
 
 

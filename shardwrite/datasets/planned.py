@@ -22,7 +22,7 @@ from shardwrite.datasets.existing import (
     Values,
     ValuesOfNode,
     is_in,
-    refuse_shorter_groups,
+    refuse_left_out,
     refuse_tree,
     values_into,
 )
@@ -125,8 +125,8 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
     """
     sizes = SizesByName(call.shards, call.chunks, call.append_dim)
     given = nodes_of(call.ds, call.encoding, call.keep_bits, own_sizes=call.own_sizes)
-    nodes = [encoded(node) for node in given]
-    each = [(node, variable) for node in nodes for variable in node.variables]
+    nodes = [(node, encoded(node)) for node in given]
+    each = [(node.label(v.name), v) for node, made in nodes for v in made.variables]
     sizes.check_names(dim for _, variable in each for dim in variable.dims)
     if not each:
         raise SpecError(
@@ -137,8 +137,7 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
         )
     options = options_from(call, PlanOptions)
     variables, seen = [], Seen()
-    for node, variable in each:
-        path = f"{node.path}/{variable.name}" if node.path else variable.name
+    for path, variable in each:
         with _naming(path, variable.dims):
             target = None
             if store is not None:
@@ -146,7 +145,7 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
                 target = target_via(target, call.via)
             source, plan = _planned(variable, sizes, options, engine, target)
         variables.append(PlannedVariable(path, source, plan, target))
-    return Planned(tuple(variables), {node.path: node.document for node in nodes})
+    return Planned(tuple(variables), {node.path: made.document for node, made in nodes})
 
 
 def _planned(
@@ -190,7 +189,7 @@ def planned_into(
     if is_tree(call.ds):
         refuse_tree(nodes, documents, changes)
     if changes.append_dim is not None:
-        refuse_shorter_groups(nodes, place_of(""), documents, changes.append_dim)
+        refuse_left_out(nodes, place_of(""), documents, changes.append_dim)
     made, regions = list[tuple[Node, ValuesOfNode]](), dict[str, Mapping[Any, slice]]()
     for node in nodes:
         found = [region for path, region in regions.items() if is_in(node.path, path)]
@@ -200,6 +199,14 @@ def planned_into(
             values = values_into(node, place_of(node.path), documents, into)
             regions[node.path] = values.region
             made.append((node, values))
+    if changes.region is not None and not any(values.variables for _, values in made):
+        raise SpecError(
+            "has no variables that would be written",
+            field="ds",
+            value=type(call.ds).__name__,
+            remedy="give variables that have a dimension of the region and are no index",
+        )
+    made = [(node, values.with_elements()) for node, values in made]
     planned = [_planned_into_group(call, targets, values, changes, engine) for _, values in made]
     wrong = next((found for _, found in planned if found is not None), None)
     variables = list[PlannedVariable]()
@@ -207,13 +214,6 @@ def planned_into(
         own = None if wrong is None else values.repeated(wrong)
         variables += (
             each if own is None else _appended_before(call, targets, values, own, each, engine)
-        )
-    if changes.region is not None and not variables:
-        raise SpecError(
-            "has no variables that would be written",
-            field="ds",
-            value=type(call.ds).__name__,
-            remedy="give variables that have a dimension of the region and are no index",
         )
     groups = {node.path: values.document for node, values in made}
     # The coordinates that name the steps come last.
@@ -318,23 +318,14 @@ def _of_other_lengths(starts: Mapping[str, int], changes: Changes) -> SpecError:
     )
 
 
-_E = TypeVar("_E", SpecError, PlanError)
-
-
 @contextlib.contextmanager
 def _naming(path: str, dims: tuple[str, ...]) -> Iterator[None]:
     """Have the errors of the block name the variable that they are about."""
-
-    def named(error: _E) -> _E:
-        told = f"variable {path!r} with dimensions ({', '.join(dims)}): {error.message}"
-        return type(error)(told, **error.fields)
-
     try:
         yield
-    except SpecError as error:
-        raise named(error) from None
-    except PlanError as error:
-        raise named(error) from None
+    except (SpecError, PlanError) as error:
+        told = f"variable {path!r} with dimensions ({', '.join(dims)}): {error.message}"
+        raise type(error)(told, **error.fields) from None
 
 
 # ---- What is shown

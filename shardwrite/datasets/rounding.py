@@ -10,6 +10,7 @@ before xarray encodes them, so that fill values stay as they are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from shardwrite._version import __version__
 from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.datasets.fits import by_tasks
 from shardwrite.errors import SpecError
 
 if TYPE_CHECKING:
@@ -85,13 +87,13 @@ def rounded(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> xar
         asked = np.dtype(
             next((t["dtype"] for t in reversed(told) if t.get("dtype")), variable.dtype)
         )
-        how = n_bits, fills, asked if asked.kind == "f" else None
-        data = variable.data
+        stored = asked if asked.kind == "f" else None
+        made = partial(bit_round, n_bits=n_bits, fills=fills, stored=stored)
         if variable.chunks is None:
-            data = bit_round(np.asarray(data), *how)
+            data = made(np.asarray(variable.data))
+            dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
         else:
-            data = data.map_blocks(bit_round, *how, dtype=data.dtype, meta=data._meta)  # noqa: SLF001
-        dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
+            dataset = by_tasks(dataset, name, made)
     return dataset
 
 

@@ -44,6 +44,7 @@ def overlap(
     new = variable.to_index()
     if not _can_be_compared(new):
         return None
+    _refuse_missing(new, dim)
     old = read(new, False)
     new = _as_stored(new, old.dtype)
     if not (_can_be_compared(old) and _are_sorted(old)):
@@ -70,6 +71,21 @@ def overlap(
         remedy='append only steps that follow; write steps that are there with region="auto"',
     )
     return Overlap(length, n, are_last, error)
+
+
+def _refuse_missing(steps: Index, dim: str) -> None:
+    """Refuse steps of which one is NaT or NaN, since nothing tells where it belongs."""
+    positions = steps.isna().nonzero()[0]
+    if len(positions):
+        what = "time" if _are_times(steps) else "value"
+        raise SpecError(
+            f"the coordinate {dim!r} of the dataset has a missing {what} at position "
+            f"{positions[0]}, so that nothing tells whether its steps follow those of the store",
+            field="append_dim",
+            value=dim,
+            remedy=f"give it a {what}, or leave such steps out: "
+            f"ds.isel({{{dim!r}: ds[{dim!r}].notnull().values}})",
+        )
 
 
 def _as_stored(steps: Index, dtype: Any) -> Index:

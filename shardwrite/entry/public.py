@@ -64,9 +64,11 @@ _MEANT = {
     "offset": "region",
 }
 
-_SENTENCES = {
+SENTENCES = {
     "align_chunks": "leave it out: chunks of the source need not fit those that are written",
     "append_dim": "make each array longer by a call of its own, of to_sharded_zarr",
+    "chunk_store": "leave it out: chunks and documents lie in one store",
+    "chunkmanager_store_kwargs": "leave it out, and set a scheduler with dask.config.set",
     "dtype": "leave it out, and convert the source with astype",
     "n_threads": "set them with dask.config.set(num_workers=...)",
     "n_workers": "start a cluster with distributed.Client(n_workers=...)",
@@ -76,10 +78,14 @@ _SENTENCES = {
     "resume": "leave it out: the same call goes on where it was interrupted",
     "safe_chunks": "leave it out: chunks of the source need not fit those that are written",
     "scheduler": "set it with dask.config.set(scheduler=...)",
+    "synchronizer": "leave it out: no two tasks write the same shard",
     "threads": "set them with dask.config.set(num_workers=...)",
     "workers": "start a cluster with distributed.Client(n_workers=...)",
+    "write_inherited_coords": "leave it out: readers of a tree inherit coordinates",
     "zarr_format": "leave it out: it is Zarr v3 that is written",
+    "zarr_version": "leave it out: it is Zarr v3 that is written",
 }
+"""What to do instead of giving a keyword that a function does not have."""
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -102,8 +108,8 @@ def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) 
 def _remedy(word: str, known: Collection[str]) -> str:
     if word == "overwrite" and "mode" in known:
         return 'give mode="w" to replace what exists'
-    if word in _SENTENCES:
-        return _SENTENCES[word]
+    if word in SENTENCES:
+        return SENTENCES[word]
     meant = _MEANT.get(word.lower())
     if meant not in known:
         meant = next(iter(get_close_matches(word.lower(), list(known), 1, 0.7)), None)

@@ -70,18 +70,22 @@ def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
     It is for writers, because it changes what lies beside the array. It raises what `neighbours`
     does.
     """
-    return neighbours(target, tidy(target))
+    seen, own = require_trusted(target), target.run_path / "plan.json"
+    if target.update and own in seen and all(p == own or p in own.parents for p in seen):
+        return iter(())  # nothing but the plan of this update
+    return neighbours(target, tidy(target, seen))
 
 
-def tidy(target: Target) -> frozenset[Path]:
+def tidy(target: Target, seen: frozenset[Path] | None = None) -> frozenset[Path]:
     """Remove the remains of dead processes beside an array.
 
     Removals of runs that were interrupted are finished, and drafts of runs that never began are
     removed.
 
-    - Returns: what was there before, as `require_trusted` returns it.
+    - `seen`: what is there, as `require_trusted` returns it; by default, this looks now.
+    - Returns: what was there before.
     """
-    seen = require_trusted(target)
+    seen = require_trusted(target) if seen is None else seen
     if not is_there(target.beside):
         return seen
     whole = replace(target, update="")

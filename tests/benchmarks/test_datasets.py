@@ -13,23 +13,29 @@ from rich.console import Console
 pytest.importorskip("xarray")
 
 from benchmarks import datasets
+from benchmarks.results import numbers_of
 
 
-def test_the_table_compares_medians():
+def test_the_table_compares_medians(tmp_path):
     def runs(*seconds):
-        return [{"seconds": s, "memory": 5e6, "stored": 7e6} for s in seconds]
+        return [{"seconds": s, "decoded": 6e6, "memory": 5 * 2**20, "stored": 7e6} for s in seconds]
 
     found = {"a": {"shardwrite": runs(1, 2, 9), "xarray": runs(4, 4, 4), "xarray-zarrs": runs(3)}}
     console = Console(width=120, file=io.StringIO())
     with console.capture() as shown:
-        console.print(datasets._table(found, "it"))
-    rows = [line.split("│")[1:-1] for line in shown.get().splitlines() if "│" in line]
-    cells = [[cell.strip() for cell in row] for row in rows]
-    assert [row[1:4] for row in cells] == [
-        ["shardwrite", "2.000", "1.50"],
-        ["xarray", "4.000", "0.75"],
-        ["xarray-zarrs", "3.000", "1.00"],
-    ]
+        console.print(datasets._table(found))
+    numbers = numbers_of("table 1 1", shown.get(), tmp_path)
+    told = {
+        quantity: {n.by: n.value for n in numbers if n.quantity == quantity}
+        for quantity in ("MB/s", "seconds", "times xarray's best", "MiB above idle", "MB")
+    }
+    assert told == {
+        "MB/s": {"shardwrite": 3, "xarray": 1.5, "xarray-zarrs": 2},
+        "seconds": {"shardwrite": 2, "xarray": 4, "xarray-zarrs": 3},
+        "times xarray's best": {"shardwrite": 1.5, "xarray": 0.75, "xarray-zarrs": 1},
+        "MiB above idle": {"shardwrite": 5, "xarray": 5, "xarray-zarrs": 5},
+        "MB": {"shardwrite": 7, "xarray": 7, "xarray-zarrs": 7},
+    }
 
 
 @pytest.mark.long

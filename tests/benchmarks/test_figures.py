@@ -238,8 +238,8 @@ def test_every_loss_and_missed_aim_that_is_stored_has_a_cause():
     ],
 )
 def test_the_command_measures_stores_and_draws(name, tmp_path):
-    if name == "precomputed":
-        pytest.importorskip("cloudvolume")
+    for module in {"precomputed": ["cloudvolume"], "datasets": ["xarray", "zarrs"]}.get(name, ()):
+        pytest.importorskip(module)
     page = tmp_path / "page.md"
     command = [sys.executable, "-m", "benchmarks.figures", "--tiny", "--only", name]
     places = ("--memory", tmp_path / "memory", "--disk", tmp_path / "disk", "--output", page)

@@ -285,8 +285,6 @@ def test_a_region_is_found_by_its_coordinates(both):
         (steps(3, 6), {"region": {"time": slice(3, 6)}}),
         (part(3, 6), {"region": {"time": slice(3, 5)}}),
         (part(3, 6), {"region": {"tme": slice(3, 6)}}),
-        (part(3, 6), {"region": {"time": slice(0, 6, 2)}}),
-        (part(3, 6), {"region": {"time": 3}}),
         (part(8, 12), {"region": "auto"}),
         (part(3, 6).isel(time=[0, 2]), {"region": "auto"}),
         (part(3, 6).assign(new=("time", [1, 2, 3])), {"region": {"time": slice(3, 6)}}),
@@ -298,6 +296,62 @@ def test_a_region_that_xarray_refuses_is_refused(both, ds, how):
     ours, theirs = both.refuse(ds, **how)
     if "mode" not in how:
         assert reason(theirs) in reason(ours, whole=True)
+
+
+@pytest.mark.parametrize(
+    ("ds", "region", "told"),
+    [
+        (part(3, 6), {"tme": slice(3, 6)}, "tme"),
+        (part(8, 12), "auto", "original store"),
+        (part(3, 6).isel(time=[0, 2]), "auto", "contiguous"),
+        (part(3, 3), "auto", "out of bounds"),
+    ],
+)
+def test_what_has_no_place_is_told_of_its_region(both, ds, region, told):
+    with pytest.raises(SpecError, match=f"region=.*no such place for .*{told}.*; give slices"):
+        ds.shardwrite.to_zarr(both.ours, region=region)
+
+
+@pytest.mark.parametrize("mode", [None, "a"])
+def test_a_region_without_elements_writes_nothing(both, mode):
+    before = contents(both.ours)
+    made = both.write(part(3, 3), region={"time": slice(3, 3)}, mode=mode)
+    assert made.variables == {}
+    assert made.n_shards == 0
+    assert contents(both.ours) == before
+    both.check()
+    with pytest.raises(SpecError, match="no variables that would be written"):
+        part(3, 3).drop_vars(part(0, 1).data_vars).shardwrite.to_zarr(
+            both.ours, region={"time": slice(3, 3)}
+        )
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"region": {"time": slice("a")}}, r"region={'time': slice\(None, 'a'.*is no part of"),
+        ({"region": {"time": slice(0, 6, 2)}}, "region.*2.*is no part of a dimension.*step"),
+        ({"region": {"time": 3}}, "region={'time': 3}: 3 is no part of a dimension"),
+        ({"region": {"time": slice(1.5, 3)}}, "region.*1.5.*is no part of a dimension"),
+        ({"region": {"time": [3, 6]}}, r"region.*\[3, 6\] is no part of a dimension"),
+        ({"region": {"time": "first"}}, "region.*'first' is no part of a dimension"),
+        ({"region": "all"}, "region='all'.*is no part of a dimension.*auto"),
+        ({"region": slice(3, 6)}, "region.*is no part of a dimension.*mapping such as"),
+        ({"append_dim": ["time"]}, r"append_dim=\['time'\]: no name of a dimension"),
+        ({"append_dim": 3}, "append_dim=3: no name of a dimension"),
+    ],
+)
+def test_what_is_no_place_is_named(both, how, told):
+    before = contents(both.ours)
+    with pytest.raises(SpecError, match=told):
+        part(3, 6).shardwrite.to_zarr(both.ours, **how)
+    assert contents(both.ours) == before
+
+
+def test_a_first_append_along_no_dimension_makes_no_store(tmp_path):
+    with pytest.raises(SpecError, match=r"append_dim='tme': no variable has this dim.*time, x"):
+        steps(0, 3).shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="tme")
+    assert not (tmp_path / "x.zarr").exists()
 
 
 @pytest.mark.long

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from helpers import contents
 
-from shardwrite import SpecError
+import shardwrite
+from shardwrite import JournalError, SpecError
 
 xr = pytest.importorskip("xarray")
 
@@ -68,6 +69,38 @@ def test_what_is_not_held_is_refused(tmp_path, encoding, values, told, lazy):
             if not lazy:
                 assert contents(root) == before
         np.testing.assert_array_equal(stored(root), np.ones(len(values)))
+
+
+@pytest.mark.parametrize("after", ["same", "given up", "restart"])
+def test_an_append_that_a_number_has_stopped(tmp_path, after):
+    """Readers see the old steps. The call goes on with numbers that fit, or is given up first."""
+    root, old = tmp_path / "x.zarr", np.arange(8.0)
+    shards = {"shards": {"t": 4}, "chunks": {"t": 2}, "encoding": {"v": PACKED}}
+    numbers(old).shardwrite.to_zarr(root, append_dim="t", **shards)
+    new = np.arange(8.0, 16)
+    holding = {"limit": 338.0}  # a sensor that is mended, under the same name
+
+    def read(block):
+        return np.where(block == 15, holding["limit"], block)
+
+    ds = numbers(new, lazy=True)
+    ds["v"] = ds["v"].copy(data=ds["v"].data.map_blocks(read, name="read", dtype="f8"))
+    fits = numbers(new, lazy=True)
+    with dask.config.set(scheduler="sync"):
+        for _ in range(2):
+            with pytest.raises(SpecError, match=r"'v' has values from .* 338.0, and int16.*change"):
+                ds.shardwrite.to_zarr(root, append_dim="t")
+            np.testing.assert_allclose(stored(root), old)
+        if after == "same":
+            holding["limit"] = 15
+            ds.shardwrite.to_zarr(root, append_dim="t")
+        else:
+            with pytest.raises(JournalError, match=r"has not ended.*abandon.*restart=True"):
+                fits.shardwrite.to_zarr(root, append_dim="t")
+            if after == "given up":
+                assert shardwrite.abandon(root / "v")
+            fits.shardwrite.to_zarr(root, append_dim="t", restart=after == "restart")
+    np.testing.assert_allclose(stored(root), [*old, *new], atol=0.01)
 
 
 def test_integers_that_netcdf_stores_with_a_sign(tmp_path):

@@ -32,6 +32,8 @@ xr = pytest.importorskip("xarray")
 sys.path.insert(0, str(Path(__file__).parent))
 import killed  # noqa: E402
 
+from shardwrite.datasets import encode  # noqa: E402
+
 SIZES = killed.SIZES
 
 
@@ -518,6 +520,19 @@ def test_a_file_that_is_replaced_while_it_is_open_names_nothing(tmp_path, engine
         pytest.raises(SpecError, match="an array exists there, of another run"),
     ):
         new.shardwrite.to_zarr(root)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells of open files")
+def test_open_files_are_listed_once_for_a_file(tmp_path, monkeypatch):
+    pytest.importorskip("netCDF4")
+    listed, listing = [], encode.names_in
+    monkeypatch.setattr(encode, "names_in", lambda path: listed.append(path) or listing(path))
+    values = np.arange(200_000.0).reshape(200, 1000)
+    fields = {f"v{n}": (("t", "x"), values + n) for n in range(5)}
+    xr.Dataset(fields).to_netcdf(tmp_path / "source.nc", engine="netcdf4")
+    with xr.open_dataset(tmp_path / "source.nc", engine="netcdf4") as lazy:
+        lazy.shardwrite.plan()
+    assert len(listed) == 1
 
 
 @pytest.mark.long

@@ -141,6 +141,22 @@ def test_any_sizes_give_shards_of_whole_chunks(shape, shards, factors):
 
 
 REFUSED = {
+    "lists of several lengths": (
+        {"encoding": {"t2m": {"shards": {"time": [1, 2]}}}},
+        r"shards.*'t2m' with dimensions.*\[1, 2\] is no size",
+    ),
+    "a slice for a variable": (
+        {"encoding": {"t2m": {"chunks": {"time": slice("a")}}}},
+        "chunks.*'t2m' with dimensions.*slice.*is no size",
+    ),
+    "a float for a variable": (
+        {"encoding": {"mask": {"shards": {"lat": 1.5}}}},
+        "shards.*'mask' with dimensions.*1.5 is no size",
+    ),
+    "a dimension that a variable lacks": (
+        {"encoding": {"mask": {"shards": {"time": 8}}}},
+        "shards.*'mask' with dimensions.*no variable has a dimension 'time'.*lat, lon",
+    ),
     "a size of no dimension": (
         {"shards": {"tme": 3}},
         "no variable has a dimension 'tme'.*lat, lon, time",

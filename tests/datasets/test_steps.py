@@ -83,6 +83,23 @@ def test_steps_never_go_back_or_repeat(root):
     check(root, xr.concat([steps(0, 20), steps(23, 25)], "time", data_vars="minimal"))
 
 
+@pytest.mark.parametrize(
+    ("steps_of", "missing"), [(HOURS, "missing time"), (np.arange(99.0), "missing value")]
+)
+def test_a_missing_step_is_told_as_such(tmp_path, steps_of, missing):
+    root, more = tmp_path / "x.zarr", np.array(steps_of[20:24])
+    steps(0, 20, times=steps_of).shardwrite.to_zarr(root, **HOW)
+    more[2] = np.datetime64("NaT") if missing == "missing time" else np.nan
+    ds = steps(20, 24).assign_coords(time=more)
+    before = contents(root)
+    with pytest.raises(SpecError, match=f"'time' of the dataset has a {missing} at position 2"):
+        ds.shardwrite.to_zarr(root, append_dim="time")
+    assert contents(root) == before
+    ds.isel({"time": ds["time"].notnull().values}).shardwrite.to_zarr(root, append_dim="time")
+    with xr.open_zarr(root) as found:
+        assert found.sizes["time"] == 23
+
+
 @pytest.mark.parametrize("how", [{}, {"source_id": "one"}, {"mode": "a-"}])
 def test_the_same_call_made_again_adds_nothing_twice(root, how):
     for _ in range(3):

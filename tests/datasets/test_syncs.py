@@ -52,3 +52,20 @@ def test_each_directory_is_synced_once_for_all_variables(synced, tmp_path):
             counted[what].append(len(beside))
     each = {what: (many - few) / 4 for what, (few, many) in counted.items()}
     assert each == {"new": NEW, "appended": APPENDED}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="as above")
+def test_what_lies_beside_an_array_is_listed_a_few_times(monkeypatch, tmp_path):
+    """An append looks for other runs: when it is planned, before it begins, and once it has."""
+    listed, real = [], os.listdir
+
+    def note(path="."):
+        listed.append(str(path))
+        return real(path)
+
+    dataset(6).shardwrite.to_zarr(tmp_path / "x.zarr", **SIZES)
+    monkeypatch.setattr(os, "listdir", note)
+    dataset(6, 8).shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="t")
+    for k in range(6):
+        beside = [path for path in listed if f"/v{k}.shardwrite" in path]
+        assert 0 < len(beside) <= 5
