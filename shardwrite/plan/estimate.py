@@ -92,6 +92,9 @@ _PROCESS_NBYTES, _THREAD_NBYTES = 4 * 2**20, 2**20
 _SOURCE_TASK_NBYTES, _INPUT_NBYTES = 2**10, 700
 _WORKER_TASK_NBYTES = 3 * 2**10  # for a task and its inputs in a worker process
 _ALLOCATOR_SHARE = 0.04
+# Where several processes share source chunks: most chunks of a process, in those of the mean, and
+# the share of the input of its tasks that comes from the others
+_UNEVEN, _FROM_OTHERS = 1.25, 0.75
 _LARGE_NBYTES = 32 * 2**20  # glibc gives back at once what is as large as this
 
 
@@ -409,8 +412,7 @@ def measured_memory(
     else:
         n_running = resources.n_threads * resources.n_processes
         part = corner(groups, blocks, chunks, n_running)
-        cut = not resources.shares_memory
-        played = peak_elements(part, n_running, is_cut=cut, is_staged=assumed.is_staged)
+        played = peak_elements(part, n_running, is_staged=assumed.is_staged)
         whole = _source_elements(
             Partition(*map(tuple, (groups, blocks))), chunks, resources, assumed.wave
         )
@@ -426,11 +428,12 @@ def measured_memory(
         )
         larger = max(1.0, sum(whole) / max(1, sum(small)))
         source_nbytes = int(itemsize * played * larger / resources.n_processes) + loaded_nbytes
-        if max(map(_most_inputs, blocks, chunks), default=1) > 1:
+        if resources.n_processes > 1:
             # What comes from another process is there as well until the task has ended.
             elements = math.prod(edges.longest for edges in blocks)
-            from_others = 1 - 1 / resources.n_processes
-            source_nbytes += int(from_others * n_threads * itemsize * elements)
+            if max(map(_most_inputs, blocks, chunks), default=1) > 1:
+                source_nbytes = int(_UNEVEN * source_nbytes)
+            source_nbytes += int(_FROM_OTHERS * n_threads * itemsize * elements)
     n_chunks = math.prod(edges.n_pieces for edges in chunks)
     n_inputs = math.prod(map(_n_overlaps, blocks, chunks))
     tasks_nbytes = _PROCESS_NBYTES + _THREAD_NBYTES * n_threads
@@ -443,7 +446,18 @@ def measured_memory(
     else:
         n_here = ceil_div(n_chunks * assumed.n_layers + n_inputs, resources.n_processes)
         tasks_nbytes += _WORKER_TASK_NBYTES * n_here
-    return replace(bound, source_nbytes=source_nbytes, border_nbytes=0, tasks_nbytes=tasks_nbytes)
+    encode_nbytes = bound.encode_nbytes
+    if bound.waiting_nbytes:  # blocks that are encoded belong to shards that wait, but for one
+        kept = min(1 / assumed.compression_ratio, bound.spool_ratio)
+        block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
+        encode_nbytes -= int((n_threads - 1) * kept * block_nbytes)
+    return replace(
+        bound,
+        source_nbytes=source_nbytes,
+        border_nbytes=0,
+        encode_nbytes=encode_nbytes,
+        tasks_nbytes=tasks_nbytes,
+    )
 
 
 def _most_inputs(blocks: Edges, chunks: Edges) -> int:

@@ -97,21 +97,22 @@ def _thicker(chunks: tuple[int, ...], blocks: tuple[int, ...], most: int) -> tup
     return tuple(sorted(kept))
 
 
-def peak_elements(grids: Grids, n_threads: int, *, is_cut: bool, is_staged: bool) -> int:
-    """Elements of source chunks, and of what is cut from them, that are in memory at a time.
+def peak_elements(grids: Grids, n_threads: int, *, is_staged: bool) -> int:
+    """Elements of source chunks that are in memory at a time.
 
-    - `is_cut`: whether a task of its own cuts each chunk that reaches beyond a block.
+    What is cut from a chunk for another task is a view, which keeps the chunk.
+
     - `is_staged`: whether no task waits for all blocks of a group.
     """
-    graph = _Graph(grids, is_cut=is_cut, is_staged=is_staged)
+    graph = _Graph(grids, is_staged=is_staged)
     ranks = order(graph.tasks())
     return max(graph.play(ranks, n_threads, times) for times in _ENCODE_TIMES)
 
 
 class _Graph:
-    """Tasks that make source chunks, cut them, encode blocks and commit groups."""
+    """Tasks that make source chunks, encode blocks and commit groups."""
 
-    def __init__(self, grids: Grids, *, is_cut: bool, is_staged: bool) -> None:
+    def __init__(self, grids: Grids, *, is_staged: bool) -> None:
         self.nbytes: dict[Any, int] = {}  # what each task holds until all that need it have ended
         self.seconds: dict[Any, float] = {}  # time of each task, but for those that encode
         self.inputs: dict[Any, list[Any]] = {}
@@ -127,7 +128,7 @@ class _Graph:
             rank = int(np.ravel_multi_index(group, counts)) if counts else 0
             key = ("encode", rank, len(waiting.setdefault(rank, [])))
             waiting[rank].append(key)
-            self._add(key, bounds, grids.chunks, is_cut=is_cut)
+            self._add(key, bounds, grids.chunks)
         if is_staged or grids.groups == grids.blocks:
             return
         for rank, blocks in waiting.items():
@@ -135,31 +136,17 @@ class _Graph:
             self.nbytes["commit", rank], self.seconds["commit", rank] = 0, 1.0
 
     def _add(
-        self,
-        key: Any,
-        bounds: Sequence[tuple[int, int]],
-        chunks: Sequence[Sequence[int]],
-        *,
-        is_cut: bool,
+        self, key: Any, bounds: Sequence[tuple[int, int]], chunks: Sequence[Sequence[int]]
     ) -> None:
         """Add the task of a block, and those of its input."""
-        needed = []
         axes = [_inside(edges, *pair) for edges, pair in zip(chunks, bounds, strict=True)]
-        for number, at in enumerate(itertools.product(*axes)):
-            spans = [(edges[i], edges[i + 1]) for edges, i in zip(chunks, at, strict=True)]
+        needed = []
+        for at in itertools.product(*axes):
             source = ("a source", *at)
             self.inputs.setdefault(source, [])
-            size = self.nbytes[source] = math.prod(b - a for a, b in spans)
-            self.seconds[source] = size
-            inside = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(spans, bounds, strict=True)]
-            if not is_cut or inside == spans:
-                needed.append(source)
-                continue
-            cut = ("cut", *key[1:], number)
-            self.inputs[cut] = [source]
-            self.nbytes[cut] = math.prod(b - a for a, b in inside)
-            self.seconds[cut] = 0.1 * self.nbytes[cut]
-            needed.append(cut)
+            size = math.prod(edges[i + 1] - edges[i] for edges, i in zip(chunks, at, strict=True))
+            self.nbytes[source] = self.seconds[source] = size
+            needed.append(source)
         self.inputs[key], self.nbytes[key] = needed, 0
         self.encoded[key] = math.prod(b - a for a, b in bounds)
 

@@ -97,7 +97,9 @@ def drawn(seed: int, number: int) -> Work:
     while math.prod(shape) * itemsize < 256 * 10**6:
         shape = (shape[0] + side, *shape[1:])
     if source is not None:
-        source = tuple(n if size < 0 else min(n, size) for n, size in zip(shape, source, strict=True))
+        source = tuple(
+            n if size < 0 else min(n, size) for n, size in zip(shape, source, strict=True)
+        )
     workers = 2 if draw.random() < 0.3 else 0
     threads = draw.choice((1, 2) if workers else (1, 2, 3, 4))
     return Work(kind, codec, shape, source, shards, (chunk,) * 3, dtype, threads, workers)

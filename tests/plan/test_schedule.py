@@ -11,13 +11,13 @@ from shardwrite.plan.edges import Edges
 from shardwrite.plan.schedule import corner, peak_elements
 
 
-def played(shape, groups, chunks, n_threads=1, *, is_cut=False):
+def played(shape, groups, chunks, n_threads=1):
     edges = [
         [Edges.regular(n, step) for n, step in zip(shape, steps, strict=True)]
         for steps in (groups, groups, chunks)
     ]
     grids = corner(*edges, n_threads)
-    return peak_elements(grids, n_threads, is_cut=is_cut, is_staged=False)
+    return peak_elements(grids, n_threads, is_staged=False)
 
 
 def test_one_task_holds_all_that_it_takes():
@@ -35,12 +35,6 @@ def test_slabs_wait_for_all_tasks_of_their_row():
     assert played((40, 40), (20, 20), (1, 40)) == 20 * 40
 
 
-def test_what_is_cut_is_held_beside_its_chunk():
-    whole, cut = (played((20, 40), (20, 20), (20, 40), is_cut=c) for c in (False, True))
-    assert whole == 20 * 40
-    assert whole < cut <= 2 * whole
-
-
 def test_chunks_that_cross_borders_wait():
     most = played((60, 60), (20, 20), (15, 15))
     assert 30 * 30 < most < 60 * 60
@@ -51,5 +45,5 @@ def test_a_graph_of_a_million_tasks_is_represented_by_a_corner():
     started = time.process_time()
     grids = corner(*edges, 4)
     assert np.prod([len(axis) for axis in grids.blocks]) < 2**12
-    assert peak_elements(grids, 4, is_cut=False, is_staged=False) > 4 * 70 * 70
+    assert peak_elements(grids, 4, is_staged=False) > 4 * 70 * 70
     assert time.process_time() - started < 30, "it depends on the size of the array"
