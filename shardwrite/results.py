@@ -12,6 +12,9 @@ from shardwrite._dataclass import dataclass
 from shardwrite.errors import printable
 from shardwrite.seams import resolve
 
+ABOVE = "above what it had when the run began"
+"""Which memory of a process plans, results and reports mean."""
+
 Rows = Sequence[tuple[str, str]]
 """Pairs of a name and a text, which may have several lines."""
 

@@ -12,7 +12,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import ceil_div
 from shardwrite.plan.estimate import Requests, Traffic
 from shardwrite.plan.model import PlanFacts
-from shardwrite.results import Axis, Facts, counted, human, table_text
+from shardwrite.results import ABOVE, Axis, Facts, counted, human, table_text
 
 # ---- Tables
 
@@ -107,7 +107,7 @@ def _memory_cell(plan: PlanFacts) -> str:
     memory, resources = plan.memory, plan.resources
     return (
         f"at most {human(memory.total_nbytes)} per process "
-        f"with {counted(resources.n_threads, 'thread')}; "
+        f"with {counted(resources.n_threads, 'thread')}, {ABOVE}; "
         f"limit {human(resources.memory_limit_nbytes)}"
     ) + "".join(f"\n{human(nbytes)} for {what}" for nbytes, what in memory.parts if nbytes)
 

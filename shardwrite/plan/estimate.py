@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.plan.edges import Edges, condensed
 from shardwrite.plan.partition import Partition
+from shardwrite.plan.schedule import corner, peak_elements
 
 # ---- Requests and bytes
 
@@ -85,6 +86,17 @@ _BEGUN_SHARE = 0.25
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
 
+# What a process takes beside data: for itself, for each thread, for each task of a source and for
+# each source chunk that a task takes; and the share of source chunks by which allocators grow
+_PROCESS_NBYTES, _THREAD_NBYTES = 4 * 2**20, 2**20
+_SOURCE_TASK_NBYTES, _INPUT_NBYTES = 2**10, 700
+_WORKER_TASK_NBYTES = 3 * 2**10  # for a task and its inputs in a worker process
+_ALLOCATOR_SHARE = 0.04
+# Where several processes share source chunks: most chunks of a process, in those of the mean, and
+# the share of the input of its tasks that comes from the others
+_UNEVEN, _FROM_OTHERS = 1.25, 0.75
+_LARGE_NBYTES = 32 * 2**20  # glibc gives back at once what is as large as this
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -101,14 +113,13 @@ class Resources:
     held_nbytes: int = 0
     # Directory on a worker's own disk in which shards wait until the store takes them
     scratch: str | None = None
+    # Whether tasks take source chunks from this process without a copy
+    shares_memory: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Memory of one worker process, in bytes.
-
-    The interpreter and its libraries are not included.
-    """
+    """Memory of one worker process at most, in bytes above what it had when the run began."""
 
     source_nbytes: int  # source chunks of the tasks that are running
     border_nbytes: int  # source chunks that one task has used and another task still needs
@@ -121,6 +132,7 @@ class MemoryEstimate:
     # block is spooled, and infinite if none is.
     spool_ratio: float
     held_nbytes: int = 0  # shards, or parts of large ones, that wait until the store takes them
+    tasks_nbytes: int = 0  # tasks and their messages, threads, and what allocators keep
 
     @property
     def total_nbytes(self) -> int:
@@ -136,6 +148,7 @@ class MemoryEstimate:
             (self.encode_nbytes, "encoding"),
             (self.waiting_nbytes, "encoded data that wait for their shard"),
             (self.held_nbytes, "shards that wait until they are put"),
+            (self.tasks_nbytes, "tasks, threads and allocators"),
         ]
 
 
@@ -277,6 +290,39 @@ class Assumptions:
     held_nbytes: int = 0  # bytes of a shard that wait in memory until the store takes them
     n_chunks: int = 0  # inner chunks of a shard
     loaded_nbytes: int = 0  # bytes that a task of the source holds beside its result
+    is_held: bool = False  # whether source chunks lie in memory anyway
+    n_layers: int = 1  # tasks that make a source chunk
+
+
+def _source_elements(
+    partition: Partition,
+    source_edges: Sequence[Edges],
+    resources: Resources,
+    wave: Shape,
+    region: Box | None = None,
+) -> tuple[int, int]:
+    """Elements of source chunks: of the tasks that run, and of those that border on other tasks.
+
+    A source chunk that several blocks need stays in memory until the last of these blocks is
+    encoded. So these blocks run at the same time on one set of source chunks, and the next set is
+    begun while they end. A source chunk that crosses the border of two blocks stays in memory from
+    the first block to the second; dask chooses the order of the blocks.
+    """
+    bounds = [None] * len(source_edges) if region is None else region.bounds
+    axes = [
+        _along(*along) for along in zip(partition.block_edges, source_edges, bounds, strict=True)
+    ]
+    longest, cuts, n_chunks, thickness, shape = zip(*axes, strict=True) if axes else [()] * 5
+    # a source chunk that only two blocks overlap is counted at their border
+    is_shared = any(n > 2 for n in cuts)
+    n_sharing = math.prod(cuts)
+    n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
+    # Each thread may have loaded two chunks of the next set.
+    n_begun = min(1.0, max(_BEGUN_SHARE, 2 * n_tasks / math.prod(n_chunks)))
+    n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + n_begun
+    running = int(min(n_sets, max(1, partition.n_blocks)) * math.prod(longest))
+    border = 0 if is_shared else _border(partition, thickness, shape, wave)
+    return running, border
 
 
 def estimate_memory(
@@ -286,27 +332,13 @@ def estimate_memory(
     resources: Resources,
     assumed: Assumptions,
 ) -> MemoryEstimate:
-    """Estimate the peak memory of one process.
+    """Estimate the peak memory of one process, by which plans are chosen.
 
-    A source chunk that several blocks need stays in memory until the last of these blocks is
-    encoded. So these blocks run at the same time on one set of source chunks, and the next set is
-    begun while they end. A source chunk that crosses the border of two blocks stays in memory from
-    the first block to the second; dask chooses the order of the blocks.
+    Source chunks of which a task needs only a part are counted generously.
     """
     region = assumed.region
-    bounds = [None] * len(source_edges) if region is None else region.bounds
-    axes = [
-        _along(*along) for along in zip(partition.block_edges, source_edges, bounds, strict=True)
-    ]
-    longest, cuts, n_chunks, thickness, shape = zip(*axes, strict=True) if axes else [()] * 5
-    set_nbytes = itemsize * math.prod(longest)
-    # a source chunk that only two blocks overlap is counted at their border
-    is_shared = any(n > 2 for n in cuts)
-    n_sharing = math.prod(cuts)
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
-    # Each thread may have loaded two chunks of the next set.
-    n_begun = min(1.0, max(_BEGUN_SHARE, 2 * n_tasks / math.prod(n_chunks)))
-    n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + n_begun
+    running, border = _source_elements(partition, source_edges, resources, assumed.wave, region)
     block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
     # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
     batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
@@ -317,15 +349,8 @@ def estimate_memory(
     if assumed.touched != region:  # an old inner chunk, and the same encoded
         batches_nbytes += n_tasks * 2 * assumed.chunk_nbytes
     held_nbytes = n_tasks * assumed.held_nbytes
-    source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
-    source_nbytes += n_tasks * assumed.loaded_nbytes
-    border_nbytes = (
-        0
-        if is_shared
-        else ceil_div(
-            itemsize * _border(partition, thickness, shape, assumed.wave), resources.n_processes
-        )
-    )
+    source_nbytes = itemsize * running + n_tasks * assumed.loaded_nbytes
+    border_nbytes = ceil_div(itemsize * border, resources.n_processes)
     if partition.is_fused or assumed.is_staged:
         spool_ratio = 0.0 if assumed.is_staged else math.inf
         return MemoryEstimate(
@@ -349,3 +374,101 @@ def estimate_memory(
         spool_ratio=spool_ratio if spool_ratio < 1.1 else math.inf,
         held_nbytes=held_nbytes,
     )
+
+
+def measured_memory(
+    bound: MemoryEstimate,
+    partition: Partition,
+    source_edges: Sequence[Edges],
+    itemsize: int,
+    resources: Resources,
+    assumed: Assumptions,
+) -> MemoryEstimate:
+    """What a user can measure at most, where `bound` is what the plan was chosen by.
+
+    Tasks that share source chunks are played through, and what is no data is counted, too.
+    """
+    bounds = [(0, n) for n in assumed.wave]
+    if assumed.region is not None:
+        bounds = [
+            (max(a, c), min(b, d))
+            for (a, b), (c, d) in zip(bounds, assumed.region.bounds, strict=True)
+        ]
+        if any(a >= b for a, b in bounds):  # the region lies behind the first wave
+            bounds = list(assumed.region.bounds)
+    chunks, groups, blocks = (
+        [edges.clipped(*pair) for edges, pair in zip(axes, bounds, strict=True)]
+        for axes in (source_edges, partition.group_edges, partition.block_edges)
+    )
+    if any(not edges.n_pieces for axes in (chunks, groups) for edges in axes):
+        return bound
+    n_threads = min(resources.n_threads, max(1, partition.n_blocks))
+    loaded_nbytes = n_threads * assumed.loaded_nbytes
+    nests = all(own.include(cut) for own, cut in zip(chunks, blocks, strict=True))
+    if assumed.is_held and resources.shares_memory:
+        source_nbytes = loaded_nbytes
+    elif nests:
+        source_nbytes = bound.source_nbytes
+    else:
+        n_running = resources.n_threads * resources.n_processes
+        part = corner(groups, blocks, chunks, n_running)
+        played = peak_elements(part, n_running, is_staged=assumed.is_staged)
+        whole = _source_elements(
+            Partition(*map(tuple, (groups, blocks))), chunks, resources, assumed.wave
+        )
+        own = [
+            [Edges.from_positions(axis) for axis in axes]
+            for axes in (part.groups, part.blocks, part.chunks)
+        ]
+        small = _source_elements(
+            Partition(tuple(own[0]), tuple(own[1])),
+            own[2],
+            resources,
+            tuple(axis.stop - axis.start for axis in own[0]),
+        )
+        larger = max(1.0, sum(whole) / max(1, sum(small)))
+        source_nbytes = int(itemsize * played * larger / resources.n_processes) + loaded_nbytes
+        if resources.n_processes > 1:
+            # What comes from another process is there as well until the task has ended.
+            elements = math.prod(edges.longest for edges in blocks)
+            if max(map(_most_inputs, blocks, chunks), default=1) > 1:
+                source_nbytes = int(_UNEVEN * source_nbytes)
+            source_nbytes += int(_FROM_OTHERS * n_threads * itemsize * elements)
+    n_chunks = math.prod(edges.n_pieces for edges in chunks)
+    n_inputs = math.prod(map(_n_overlaps, blocks, chunks))
+    tasks_nbytes = _PROCESS_NBYTES + _THREAD_NBYTES * n_threads
+    chunk_nbytes = itemsize * math.prod(edges.longest for edges in chunks)
+    if source_nbytes and chunk_nbytes < _LARGE_NBYTES:  # each thread may keep one that was freed
+        tasks_nbytes += n_threads * chunk_nbytes + int(_ALLOCATOR_SHARE * source_nbytes)
+    if resources.shares_memory:
+        n_made = 0 if assumed.is_held else n_chunks * assumed.n_layers
+        tasks_nbytes += _SOURCE_TASK_NBYTES * n_made + _INPUT_NBYTES * n_inputs
+    else:
+        n_here = ceil_div(n_chunks * assumed.n_layers + n_inputs, resources.n_processes)
+        tasks_nbytes += _WORKER_TASK_NBYTES * n_here
+    encode_nbytes = bound.encode_nbytes
+    if bound.waiting_nbytes:  # blocks that are encoded belong to shards that wait, but for one
+        kept = min(1 / assumed.compression_ratio, bound.spool_ratio)
+        block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
+        encode_nbytes -= int((n_threads - 1) * kept * block_nbytes)
+    return replace(
+        bound,
+        source_nbytes=source_nbytes,
+        border_nbytes=0,
+        encode_nbytes=encode_nbytes,
+        tasks_nbytes=tasks_nbytes,
+    )
+
+
+def _most_inputs(blocks: Edges, chunks: Edges) -> int:
+    """Most source chunks that a block overlaps along an axis."""
+    return overlap(blocks, chunks)[2]
+
+
+def _n_overlaps(blocks: Edges, chunks: Edges) -> int:
+    """Overlaps of blocks and source chunks along an axis."""
+    if chunks.include(blocks):
+        return chunks.n_pieces
+    if blocks.include(chunks):
+        return blocks.n_pieces
+    return blocks.n_pieces + chunks.n_pieces - 1

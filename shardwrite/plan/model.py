@@ -28,6 +28,7 @@ from shardwrite.plan.estimate import (
     entries_nbytes,
     estimate_memory,
     mean_pieces,
+    measured_memory,
     n_at_once,
     overlap,
 )
@@ -159,6 +160,7 @@ class SourceLayout:
     loaded_nbytes: int = 0
     is_encoded: bool = False  # whether inner chunks are copied as they are stored in another array
     ref: Ref | None = None  # where any process can open it; None if only this one has it
+    is_held: bool = False  # whether its chunks lie in the memory of this process anyway
 
     @property
     def n_chunks(self) -> int:
@@ -269,30 +271,43 @@ class PlanFacts:
     @cached_property
     def memory(self) -> MemoryEstimate:
         """Worst-case memory of a worker process, in which no data can be compressed."""
+        return self._measured(1.0, self.bound)
+
+    @cached_property
+    def bound(self) -> MemoryEstimate:
+        """A generous estimate of the data in memory, by which waves and cuts are chosen."""
         return self._memory(1.0, self.waves)
 
     @cached_property
     def least_memory(self) -> MemoryEstimate:
         """Worst-case memory without source chunks at borders: a lower bound for all waves."""
-        return self._estimate(1.0, self.partition.largest_block)
+        return estimate_memory(*self._assumed(1.0, self.partition.largest_block))
 
     @cached_property
     def expected_memory(self) -> MemoryEstimate:
         """Memory of a worker process at the given `compression_ratio`, or at 1 if it is None."""
-        return self._memory(self.compression_ratio or 1.0, self.waves)
+        ratio = self.compression_ratio or 1.0
+        return self._measured(ratio, self._memory(ratio, self.waves))
 
     def _memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
-        shapes = [wave.box.shape for wave in waves]
-        return self._estimate(
-            ratio,
-            tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape,
-        )
+        return estimate_memory(*self._assumed(ratio, self._extent(waves)))
 
-    def _estimate(self, ratio: float, wave: Shape) -> MemoryEstimate:
-        chunk_nbytes = self.metadata.chunk_nbytes
-        return estimate_memory(
+    def _measured(self, ratio: float, bound: MemoryEstimate) -> MemoryEstimate:
+        return measured_memory(bound, *self._assumed(ratio, self._extent(self.waves)))
+
+    def _extent(self, waves: Sequence[Wave]) -> Shape:
+        """Largest extent of waves along each axis, in elements."""
+        shapes = [wave.box.shape for wave in waves]
+        return tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape
+
+    def _assumed(
+        self, ratio: float, wave: Shape
+    ) -> tuple[Partition, Sequence[Edges], int, Resources, Assumptions]:
+        """What estimates are made of."""
+        chunk_nbytes, source = self.metadata.chunk_nbytes, self.source
+        return (
             self.partition,
-            self.source.edges,
+            source.edges,
             self.metadata.itemsize,
             self.resources,
             Assumptions(
@@ -305,7 +320,9 @@ class PlanFacts:
                 self._touched,
                 self._held_nbytes(ratio),
                 self.metadata.grid.n_chunks_per_shard,
-                self.source.loaded_nbytes,
+                source.loaded_nbytes,
+                source.is_held,
+                max(1, ceil_div(source.n_tasks, max(1, source.n_chunks))),
             ),
         )
 
@@ -530,7 +547,7 @@ class PlanFacts:
     def fits(self) -> bool:
         """Whether the plan fits into the memory of a worker process."""
         allowed = self.resources.memory_limit_nbytes
-        return self.least_memory.total_nbytes <= allowed and self.memory.total_nbytes <= allowed
+        return self.least_memory.total_nbytes <= allowed and self.bound.total_nbytes <= allowed
 
     def check_fits(self) -> None:
         """Refuse the plan if it needs more memory than a worker process may use.
@@ -544,8 +561,8 @@ class PlanFacts:
         check_memory(self.metadata.grid, self.metadata.itemsize, self.resources.memory_limit_nbytes)
         if self.fits:
             return
-        needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
-        if self.memory.source_nbytes + self.memory.border_nbytes > allowed / 2:
+        needed, allowed = self.bound.total_nbytes, self.resources.memory_limit_nbytes
+        if self.bound.source_nbytes + self.bound.border_nbytes > allowed / 2:
             remedy = (
                 "make the source's chunks smaller, or make the inner chunks thinner along the axis "
                 "in which the source comes in slabs"
@@ -558,7 +575,7 @@ class PlanFacts:
         if n_threads > 1:
             remedy = f"use fewer threads per process, or {remedy}"
         threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
-        shares = [f"{nbytes:,} for {what}" for nbytes, what in self.memory.parts if nbytes]
+        shares = [f"{nbytes:,} for {what}" for nbytes, what in self.bound.parts if nbytes]
         listed = " and ".join(filter(None, [", ".join(shares[:-1]), shares[-1]]))
         raise PlanError(
             f"a worker process of {threads} needs {needed:,} bytes and may use {allowed:,}; "

@@ -312,12 +312,12 @@ def copying_nbytes(plan: PlanFacts, each_nbytes: int) -> int:
     batch_nbytes = min(BATCH_NBYTES, plan.metadata.shard_nbytes)
     n_tasks = min(plan.resources.n_threads, max(1, plan.partition.n_groups))
     per_task = 2 * batch_nbytes + entries_nbytes(grid.n_chunks_per_shard) + each_nbytes
-    return n_tasks * per_task + plan.memory.held_nbytes
+    return n_tasks * per_task + plan.bound.held_nbytes
 
 
 def check_copying(plan: PlanFacts, needed_nbytes: int, action: str, remedy: str) -> None:
     """Refuse to copy encoded inner chunks if this takes more memory than a process may use."""
-    allowed, waits_nbytes = plan.resources.memory_limit_nbytes, plan.memory.held_nbytes
+    allowed, waits_nbytes = plan.resources.memory_limit_nbytes, plan.bound.held_nbytes
     if needed_nbytes <= allowed:
         return
     waits = f", {waits_nbytes:,} of them for shards that wait until they are put"

@@ -353,7 +353,15 @@ def plan_into(
 def layout_of(x: dask.array.Array, source_id: str | None = None) -> SourceLayout:
     """What a plan says of values as a source."""
     identity, is_stable = identity_of(x, source_id), source_id is not None
-    return SourceLayout(x.chunks, n_tasks_of(x), identity, is_stable)
+    return SourceLayout(x.chunks, n_tasks_of(x), identity, is_stable, is_held=_is_held(x))
+
+
+def _is_held(x: dask.array.Array) -> bool:
+    """Whether the chunks lie in memory, as those of a numpy array do, and no task makes them."""
+    layer = x.dask.layers.get(x.name)
+    if layer is None or not layer.is_materialized():
+        return False
+    return all(map(_is_value, itertools.islice(layer.values(), 1)))
 
 
 def plan_array(
@@ -494,6 +502,7 @@ def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Reso
         memory_limit_nbytes or engine.memory_limit_nbytes,
         engine.n_processes,
         returns_through_parent=engine.returns_through_parent,
+        shares_memory=engine.shares_memory,
     )
 
 

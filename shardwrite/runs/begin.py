@@ -687,7 +687,7 @@ def _probe(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None
     if scratch is not None:
         rooms = {worker: one.scratch for worker, one in outcomes.items() if one.scratch}
         check_scratch(rooms, scratch, max(map(needed_by, jobs)), engine.n_processes)
-    is_spooled = any(not math.isinf(each.plan.memory.spool_ratio) for each in jobs)
+    is_spooled = any(not math.isinf(each.plan.bound.spool_ratio) for each in jobs)
     if is_spooled and any(one.is_far for one in outcomes.values()):
         from shardwrite.write.spool import no_spool  # for its error
 

@@ -24,7 +24,7 @@ from shardwrite.place.target import Target, check_beside
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.plan import Plan
 from shardwrite.records import RecordError, read
-from shardwrite.results import Facts, Result, counted, duration, human, rounded
+from shardwrite.results import ABOVE, Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.job import Job, intent_of
 
 if TYPE_CHECKING:
@@ -65,10 +65,11 @@ class WriteResult(Result):
         Number of tasks in all graphs, including the source's tasks. For one part, the number of
         its groups.
     peak_nbytes_by_process : dict of str to int
-        Peak of the memory that the run took in each process that has committed shards, in bytes
-        above what the process had when the run began. This is what the plan estimates. On Linux,
+        Peak of the memory of each process that has committed shards, in bytes above what the
+        process had when the run began. Of this, the plan says how much it is at most. On Linux,
         only anonymous memory counts: no mapped files, and not the interpreter. Other systems tell
-        only by how much the run raised the peak of the resident memory.
+        only by how much the run raised the peak of the resident memory. It is empty if the run had
+        ended before the call.
     layout : str
         ``fused``, ``direct`` or ``staged``.
     n_resumed_shards : int
@@ -169,7 +170,7 @@ class WriteResult(Result):
                         if len(self.peak_nbytes_by_process) > 1
                         else " in one process"
                     )
-                    + ", above what it had at the start",
+                    + f", {ABOVE}",
                 )
             )
         return rows
@@ -268,24 +269,30 @@ def volume_result(results: Sequence[WriteResult]) -> VolumeResult:
     return VolumeResult(**first, scales=tuple(results[1:]))
 
 
-def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResult:
-    """Read the result that a receipt holds.
-
-    All of its shards count as resumed, and its duration is 0.
-    """
+def stored_result(kept: Mapping[str, JSON] | None, path: str) -> WriteResult:
+    """Read the result that a receipt holds."""
     names = {field.name for field in fields(WriteResult)}
     try:
-        result = read(WriteResult, {n: v for n, v in (kept or {}).items() if n in names})
+        return read(WriteResult, {n: v for n, v in (kept or {}).items() if n in names})
     except RecordError as error:
         raise JournalError(
             f"the receipt of {path} does not hold a result ({error}); remove the receipt", path=path
         ) from error
+
+
+def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResult:
+    """Result of a call that finds an array as it should be, from the receipt.
+
+    All of its shards count as resumed, its duration is 0, and it has taken no memory.
+    """
+    result = stored_result(kept, path)
     return replace(
         result,
         n_reread_chunks=0,
         n_resumed_shards=result.n_shards + result.n_empty_shards,
         resumed_nbytes=result.raw_nbytes,
         seconds=0.0,
+        peak_nbytes_by_process={},
     )
 
 

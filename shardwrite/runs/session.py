@@ -249,7 +249,7 @@ class Session:
             durability=self.job.durability,
             write_empty_chunks=plan.write_empty_chunks,
             batch_nbytes=BATCH_NBYTES,
-            spool_ratio=plan.memory.spool_ratio,
+            spool_ratio=plan.bound.spool_ratio,
             source_dtype=source.dtype,
             exists=self.job.options.mode == "r+",
             region=source.region,

@@ -6,6 +6,7 @@ memory is wrapped; what can be sliced is read by slices, when tasks need them.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import warnings
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from dask.base import is_dask_collection
+from dask.base import is_dask_collection, tokenize
 from dask.blockwise import Blockwise
 from dask.delayed import delayed
 from dask.task_spec import TaskRef
@@ -310,7 +311,11 @@ def _of_xarray(x: Any, field: str) -> SourceArray:
         unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
         sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
         base = variable.to_base_variable()  # that of a coordinate with an index stays in memory
-        variable = base.chunk(dict(zip(variable.dims, sizes, strict=True)))
+        in_memory = base._in_memory  # noqa: SLF001 (asking for the data would load them)
+        if in_memory and isinstance(base.data, np.ndarray):
+            variable = base.copy(deep=False, data=_in_views(base.data, sizes))
+        else:
+            variable = base.chunk(dict(zip(variable.dims, sizes, strict=True)))
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
     return SourceArray(
@@ -393,9 +398,23 @@ def _in_memory(x: Any) -> dask.array.Array:
     from shardwrite.read.array import merge_chunks  # not for arrays of dask
 
     values = x if type(x) is np.memmap else np.asarray(x)
-    sizes = merge_chunks((1,) * values.ndim, values.shape, values.dtype.itemsize)
-    array: dask.array.Array = dask.array.from_array(values, sizes)
-    return array
+    return _in_views(values, merge_chunks((1,) * values.ndim, values.shape, values.dtype.itemsize))
+
+
+def _in_views(values: npt.NDArray[Any], sizes: Shape) -> dask.array.Array:
+    """A dask array of views of a numpy array, with the name that dask gives it.
+
+    The function of dask, `from_array`, copies the whole array first, and a memory map, too.
+    """
+    core = dask.array.core
+    chunks = core.normalize_chunks(sizes, values.shape, dtype=values.dtype)
+    token = tokenize(
+        values, chunks, False, not hasattr(values, "__array_function__"), True, None, False
+    )
+    name = f"array-{token}"
+    keys = itertools.product([name], *(range(len(along)) for along in chunks))
+    views = (values[cut] for cut in core.slices_from_chunks(chunks))
+    return dask.array.Array(dict(zip(keys, views, strict=True)), name, chunks, meta=values)
 
 
 def _by_slices(x: Any, shape: Shape, dtype: np.dtype[Any]) -> dask.array.Array:

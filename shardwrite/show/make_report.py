@@ -38,7 +38,7 @@ from shardwrite.journal.takeover import metadata_of
 from shardwrite.options import RunArguments
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.runs.result import WriteResult, result_from_receipt
+from shardwrite.runs.result import WriteResult, stored_result
 from shardwrite.show.report import (
     Pause,
     PlanFigures,
@@ -603,7 +603,7 @@ def report(call: RunArguments) -> RunReport:
     if report_kept is not None:
         return report_kept
     if receipt is not None and receipt.result:
-        result = result_from_receipt(receipt.result, target.label)
+        result = stored_result(receipt.result, target.label)
         return _of_receipt(receipt, result, beside)
     if beside.untrusted is not None:
         raise beside.untrusted

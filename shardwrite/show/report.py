@@ -16,7 +16,7 @@ from rich.text import Text
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import printable
 from shardwrite.records import Check, one_of, read
-from shardwrite.results import Facts, counted, duration, human, table_text
+from shardwrite.results import ABOVE, Facts, counted, duration, human, table_text
 from shardwrite.show.html import (
     LEFT,
     RIGHT,
@@ -702,9 +702,7 @@ def _memory(report: RunReport) -> Chart:
         labels.append(Label(LEFT - 8, y + 10, _shortened(worker.name), "end"))
         labels.append(Label(x + 5, y + 10, human(worker.peak_nbytes)))
         y += 18
-    caption = (
-        "Peak of the memory that the run took in each process, above what it had at the start."
-    )
+    caption = f"Peak of the memory of each process, {ABOVE}."
     marks = [("estimate", plan.memory_nbytes, "mean"), ("limit", plan.memory_limit_nbytes, "limit")]
     for words, nbytes, kind in marks:
         if nbytes and (words == "estimate" or shows_limit):

@@ -66,7 +66,7 @@ def test_blocks_of_many_threads_wait_in_memory_if_it_suffices(moto, url):
     layout = {"shards": (256, 512, 512), "chunks": 32}
     with dask.config.set(num_workers=16):
         ample, scarce = (
-            shardwrite.plan(x, store=url, memory_limit=limit, **layout).memory
+            shardwrite.plan(x, store=url, memory_limit=limit, **layout).bound
             for limit in ("6GB", "4GB")
         )
     assert ample.spool_ratio == np.inf

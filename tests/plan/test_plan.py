@@ -574,7 +574,7 @@ def test_a_plan_over_its_limits_says_what_to_change(source, memory, remedy):
     with pytest.raises(PlanError) as caught:
         plan.check_fits()
     error = caught.value
-    assert error.needed_nbytes == plan.memory.total_nbytes > error.allowed_nbytes == memory
+    assert error.needed_nbytes == plan.bound.total_nbytes > error.allowed_nbytes == memory
     assert type(error.needed_nbytes) is int
     assert remedy in error.remedy
     assert "memory_limit" in error.remedy

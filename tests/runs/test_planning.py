@@ -291,8 +291,8 @@ def test_memory_with_source_chunks_across_shards(tmp_path, memory_limit, n_waves
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert plan.memory.border_nbytes > 0
-    assert 0.2 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes
+    assert plan.bound.border_nbytes > 0
+    assert 0.2 * plan.bound.total_nbytes < peak <= 1.1 * plan.bound.total_nbytes
 
 
 def updated(path, shape, chunks, region, **keywords):
@@ -345,14 +345,14 @@ def test_memory_of_a_slab_of_a_large_shard(tmp_path, strategy, n_planes, memory_
         memory_limit=memory_limit,
     )
     assert plan.layout != "fused"
-    assert 0.1 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes
+    assert 0.1 * plan.bound.total_nbytes < peak <= 1.1 * plan.bound.total_nbytes
 
 
 @pytest.mark.parametrize("source", [(512, 512, 512), (256, 512, 256), (128, 128, 128)])
 def test_source_chunks_of_whole_shards_wait_for_nobody(source):
     x = da.zeros((4096, 4096, 4096), chunks=source, dtype="u2")
     plan = shardwrite.plan(x, shards=256, chunks=64, memory_limit="16GB")
-    assert plan.memory.border_nbytes == 0
+    assert plan.bound.border_nbytes == 0
     assert plan.source_reruns == 1
 
 
