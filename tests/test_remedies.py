@@ -8,6 +8,7 @@ source, and fails if one of them is missing.
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import json
 import os
@@ -1573,6 +1574,27 @@ def test_bad_shards(tmp_path):
     shardwrite.compact(path)
     (path / "c/1/1").write_bytes(b"torn")
     assert "1 written again" in str(shardwrite.repair(path, source()))
+
+
+UNREAD = "it need not be bad: have the storage give it, and verify again"
+
+
+@carries_out(UNREAD)
+def test_shards_that_the_storage_refuses(tmp_path, monkeypatch):
+    """A shard that nobody could look at is not told to be written again."""
+    path = tmp_path / "x"
+    write(path)
+    real = os.open
+
+    def refuse(name, *args, **kwargs):
+        if os.fspath(name).endswith("c/1/1"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert [problem.remedy for problem in shardwrite.verify(path).problems] == [UNREAD]
+    monkeypatch.undo()
+    assert shardwrite.verify(path).is_good
 
 
 RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"

@@ -22,7 +22,12 @@ __all__ = ["Program", "echo", "emit", "exact", "printable", "tell", "telling_war
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print a text for people, or JSON, without control characters and credentials."""
-    click.echo(printable(redacted(text)), err=err)
+    try:
+        click.echo(printable(redacted(text)), err=err)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, f"cannot print: {error.strerror}") from None
 
 
 def exact(text: str) -> str:

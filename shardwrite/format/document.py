@@ -66,18 +66,31 @@ def document_of(codec: Any) -> Mapping[str, Any]:
     return document
 
 
-def as_document(codec: Any) -> Document:
+def as_document(codec: Any, field: str = "index_codecs") -> Document:
     """Document of a codec, as JSON holds it."""
     if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
-        raise SpecError(
-            "not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"'
-        )
+        raise SpecError("not a codec", field=field, value=codec, remedy=_REMEDIES[field])
     document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
     if document.get("configuration") == {}:
         del document["configuration"]
-    return json.loads(  # type: ignore[no-any-return]
-        json.dumps(document, default=lambda item: item.value)
-    )
+    try:
+        return json.loads(json.dumps(document, default=_plain_value))  # type: ignore[no-any-return]
+    except (RecursionError, TypeError, ValueError) as error:
+        raise SpecError(
+            f"cannot be held by JSON: {error}",
+            field=field,
+            value=codec,
+            remedy=_REMEDIES[field],
+        ) from None
+
+
+def _plain_value(item: Any) -> Any:
+    """What JSON holds for a member of an enumeration, or for a number of numpy."""
+    if isinstance(item, Enum):
+        return item.value
+    if isinstance(item, np.generic):
+        return item.item()
+    raise TypeError(f"{item!r} is no number, text, list or mapping")
 
 
 def codec_class(name: str) -> type[Any] | None:
@@ -108,6 +121,26 @@ def are_known(codecs: Any) -> bool:
 def unknown_name(codecs: Any) -> str | None:
     """First name of a codec that zarr does not know; None if there is none."""
     return next((name for name in _names_of(codecs) if codec_class(name) is None), None)
+
+
+def _refuse_no_codecs(field: str, value: Any) -> None:
+    """Refuse what is neither a name, nor a document, nor an object of zarr-python or numcodecs.
+
+    So nothing that comes after compares such a value, which an array of numpy does by elements.
+    """
+    for codec in as_list(value):
+        is_one = (
+            isinstance(codec.get("name", ""), str)
+            if isinstance(codec, Mapping)
+            else (
+                codec is None
+                or isinstance(codec, str)
+                or hasattr(codec, "to_dict")
+                or hasattr(codec, "codec_id")
+            )
+        )
+        if not is_one:
+            raise SpecError("not a codec", field=field, value=codec, remedy=_REMEDIES[field])
 
 
 def refuse_numcodecs(field: str, value: Any) -> None:
@@ -174,7 +207,7 @@ def unknown_to_zarr(serializer: Any, shard_format: Any) -> Document | None:
     if known is None:
         return None
     known.check_format(shard_format, serializer)
-    return as_document(document)
+    return as_document(document, "serializer")
 
 
 def put_serializer(serializer: Document, codecs: list[Document]) -> None:
@@ -217,6 +250,7 @@ _REMEDIES = {
     "serializer": 'give one array-to-bytes codec that is installed, such as "bytes"',
     "compressors": "give bytes-to-bytes codecs that are installed, "
     'such as "zstd", "gzip", "blosc" or "crc32c"',
+    "index_codecs": 'use "bytes" and "crc32c"',
     "fill_value": "give a scalar of the array's dtype",
     "chunk_key_encoding": 'use "default" or "v2", with the separator "/" or "."',
     "dimension_names": "give a name or None for each axis",
@@ -252,6 +286,8 @@ class ArrayOptions(ArrayKeywords):
         shards, location = _as_zarr_gives(self.shards, self.index_location)
         object.__setattr__(self, "shards", shards)
         object.__setattr__(self, "index_location", location)
+        for field in ("filters", "serializer", "compressors", "index_codecs"):
+            _refuse_no_codecs(field, getattr(self, field))
         if self.order not in (None, "C", "F"):
             remedy = 'give "C" or "F"'
             raise SpecError("no such order", field="order", value=self.order, remedy=remedy)
@@ -456,11 +492,12 @@ def _key_encoding(value: Any) -> Any:
         raise _bad_encoding("no encoding of keys", value)
     encoding = {"name": value} if isinstance(value, str) else dict(value)
     more = encoding.pop("configuration", {})
-    if not isinstance(more, Mapping) or encoding.get("name") not in ("default", "v2"):
+    name = encoding.get("name")
+    if not isinstance(more, Mapping) or not isinstance(name, str) or name not in ("default", "v2"):
         raise _bad_encoding("no encoding of keys", value)
-    usual = "/" if encoding["name"] == "default" else "."
+    usual = "/" if name == "default" else "."
     encoding = {"separator": usual, **encoding, **more}
-    if encoding["separator"] not in ("/", "."):
+    if not isinstance(encoding["separator"], str) or encoding["separator"] not in ("/", "."):
         raise _bad_encoding("no such separator", value)
     if unknown := encoding.keys() - {"name", "separator"}:
         raise _bad_encoding(f"has unknown members {sorted(map(str, unknown))}", value)

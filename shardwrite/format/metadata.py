@@ -776,8 +776,20 @@ def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
 
 
-def _check_codecs(codecs: Any, field: str) -> None:
+_MOST_SHARDINGS = (
+    32  # in each other; each takes some frames of the stack wherever codecs are walked
+)
+
+
+def _check_codecs(codecs: Any, field: str, depth: int = 0) -> None:
     """Check that every codec, also inside a sharding, has a name and a configuration."""
+    if depth > _MOST_SHARDINGS:
+        raise SpecError(
+            f"more than {_MOST_SHARDINGS} shardings in each other",
+            field=field,
+            value=depth,
+            remedy="correct the document",
+        )
     if not isinstance(codecs, list):
         raise SpecError("not a list", field=field, value=codecs, remedy="give a list of codecs")
     for codec in codecs:
@@ -790,9 +802,9 @@ def _check_codecs(codecs: Any, field: str) -> None:
                 remedy='give an object with "name" and "configuration"',
             )
         if _is_shard_format(codec):
-            _check_codecs(configuration.get("codecs"), "codecs")
+            _check_codecs(configuration.get("codecs"), "codecs", depth + 1)
         if codec["name"] == ShardingIndexed.name:
-            _check_codecs(configuration.get("index_codecs"), "index_codecs")
+            _check_codecs(configuration.get("index_codecs"), "index_codecs", depth + 1)
     if all(codec["name"] in _MAKE_NO_BYTES for codec in codecs):
         raise SpecError(
             "no codec here makes bytes of an array",

@@ -145,6 +145,9 @@ ATTRIBUTES_OF_V2 = ".zattrs"
 CONSOLIDATED_OF_V2 = ".zmetadata"
 """Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
 
+DOCUMENTS = (DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2)
+"""Keys of all documents, of which none is the name of a node."""
+
 
 _MAY_CHANGE = ("shape", "attributes", "dimension_names")
 

@@ -19,7 +19,8 @@ def bar_in_terminal(
     - `total`: number of shards, or of bytes if it `counts_nbytes`.
     """
     # Most runs show no bar, and rich takes longer to import than a small array takes to write.
-    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
+    # There is no standard error where the process was started with its descriptor closed.
+    if sys.stderr is None or not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         yield None
         return
     from rich.console import Console

@@ -273,6 +273,8 @@ _RECOVER = (
 
 _REWRITE = "write it again: shardwrite repair, with the source"
 
+_LOOK_AGAIN = "it need not be bad: have the storage give it, and verify again"
+
 _REPLACE = "if the source is right, write it anew: shardwrite repair --compare, with the source"
 
 
@@ -511,7 +513,7 @@ def verify_opened(
     if run is not None and run.is_written_over and expected.ledger:
         table.forget(expected.ledger.nbytes <= 0)  # they may still be those of the old array
     states, wrong = _states(table, expected.ledger, expected.by)
-    remedies = dict.fromkeys(wrong, how_to_mend(beside))
+    remedies = dict.fromkeys(wrong, how_to_mend(beside)) | dict.fromkeys(table.errnos, _LOOK_AGAIN)
     if donor is not None or against is not None:
         _compare(engine, array, against if donor is None else donor, states, wrong, remedies)
     if accept:

@@ -17,7 +17,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import DURABILITY, RUN_DIR, value_of
 from shardwrite.errors import JournalError, SpecError, StoreError
-from shardwrite.format.node import DOCUMENT, FORMAT
+from shardwrite.format.node import DOCUMENT, DOCUMENTS, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
 from shardwrite.place.base import UPDATES, Place, hierarchy_document, shape_of
@@ -469,6 +469,13 @@ def _plain_place(
             value=str(store),
             remedy=remedy,
         )
+    if not name and root.name in DOCUMENTS:
+        raise SpecError(
+            "such a name is for a document of Zarr, and not for an array",
+            field="store",
+            value=str(store),
+            remedy=f"give the directory of the array, {str(root.parent)!r}",
+        )
     if name is None or name == "":
         return Directory(root)
     _check_name(name)
@@ -607,7 +614,7 @@ def _can_be_a_path(text: str) -> bool:
 def _is_plain(part: str) -> bool:
     """Whether the Zarr specification allows a node name, and shardwrite does not reserve it."""
     is_reserved = part.startswith("__") and part != _OF_XARRAY
-    is_taken = part == DOCUMENT or is_reserved or part.endswith(RUN_SUFFIX)
+    is_taken = part in DOCUMENTS or is_reserved or part.endswith(RUN_SUFFIX)
     return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)
 
 

@@ -45,6 +45,18 @@ class Selection(Protocol):
         """What is taken of one of these shards."""
 
 
+def _ranks(cells: Sequence[Numbers], counts: Shape) -> Numbers:
+    """Ranks of the inner chunks at these positions along each axis, as an array of the axes.
+
+    It takes memory for these chunks only, since nobody has looked yet whether a shard can hold the
+    number of inner chunks that its document gives.
+    """
+    ranks: Numbers = np.zeros((), np.int64)
+    for numbers, n in zip(cells, counts, strict=True):
+        ranks = ranks[..., None] * n + numbers
+    return ranks
+
+
 # ---- A box
 
 
@@ -67,7 +79,7 @@ class BoxSelection:
         inside = wanted.shift(shard.start)
         first = tuple(a // c for a, c in zip(inside.start, grid.chunks, strict=True))
         last = tuple(ceil_div(b, c) for b, c in zip(inside.stop, grid.chunks, strict=True))
-        ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)
+        cells = [np.arange(a, b) for a, b in zip(first, last, strict=True)]
         where = wanted.shift(self.box.start).slices
 
         def place(chunk: npt.NDArray[Any], rank: int, out: npt.NDArray[Any]) -> None:
@@ -82,7 +94,7 @@ class BoxSelection:
             ]
             out[where][(*here, ...)] = chunk[(*there, ...)]
 
-        return Part(ranks[Box(first, last).slices], where, place)
+        return Part(_ranks(cells, grid.chunks_per_shard), where, place)
 
 
 # ---- Orthogonal selections
@@ -164,7 +176,6 @@ class OrthogonalSelection:
             axis.cells(*bounds, size)
             for axis, bounds, size in zip(self._axes, box.bounds, grid.chunks, strict=True)
         ]
-        ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)
         spans = [
             axis.within(*bounds)[1] for axis, bounds in zip(self._axes, box.bounds, strict=True)
         ]
@@ -179,7 +190,7 @@ class OrthogonalSelection:
             inside, there = _joint([pair[0] for pair in pairs], chunk.shape), [p[1] for p in pairs]
             out[_joint(there, out.shape)] = chunk[inside]
 
-        return Part(ranks[np.ix_(*cells)], _joint(spans, self.shape), place)
+        return Part(_ranks(cells, grid.chunks_per_shard), _joint(spans, self.shape), place)
 
 
 def _joint(indices: Sequence[Any], shape: Shape) -> Any:

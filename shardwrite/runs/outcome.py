@@ -21,6 +21,7 @@ import contextlib
 import errno
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,8 @@ def is_of_a_block(error: BaseException) -> bool:
 
 def _say(text: str) -> None:
     """Write a line to standard error, unbuffered, as a signal handler must."""
+    if sys.__stderr__ is None:  # closed from the start: a shard may have its descriptor by now
+        return
     with contextlib.suppress(OSError):  # standard error may be closed
         os.write(2, f"shardwrite: {text}\n".encode())
 

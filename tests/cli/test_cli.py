@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 import dask
 import dask.array as da
@@ -292,6 +293,43 @@ def test_quiet_in_a_pipe(source, tmp_path):
         done = subprocess.run([*program, *command], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
+
+
+def test_standard_error_may_be_closed(source, tmp_path):
+    """Then its descriptor is given to the next file, in which no message may land."""
+    program = [sys.executable, "-c", "from shardwrite.cli import main; main()"]
+    for command in (["write", source, tmp_path / "o.zarr"], ["verify", tmp_path / "o.zarr"]):
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" 2>&-', "sh", *program, *command], stdout=subprocess.PIPE
+        )
+        assert (done.returncode, bool(done.stdout)) == (0, True)
+    program = """if True:
+        import os, signal, sys
+        from shardwrite.runs.outcome import handling_signals
+        descriptor = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+        while descriptor < 2:
+            descriptor = os.dup(descriptor)
+        assert descriptor == 2
+        with handling_signals():
+            os.kill(os.getpid(), signal.SIGUSR1)
+    """
+    file = tmp_path / "shard"
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", program, file]
+    subprocess.run(command, check=True)
+    assert file.read_bytes() == b""
+
+
+def test_output_to_a_full_disk(source, tmp_path):
+    program = [sys.executable, "-c", "from shardwrite.cli import main; main()"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*program, "write", source, tmp_path / "o.zarr"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, "cannot print: No space left" in done.stderr) == (75, True)
+    assert shardwrite.verify(tmp_path / "o.zarr").is_good
 
 
 def test_output_that_nobody_reads_ends_in_silence():

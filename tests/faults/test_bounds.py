@@ -226,6 +226,24 @@ def test_documents_that_are_bombs(path):
         shardwrite.verify(path)
 
 
+@pytest.mark.parametrize("side", [2**20, 2**16], ids=str)
+def test_a_document_that_claims_more_inner_chunks_than_a_shard_has_bytes_for(path, side):
+    """The size of the shard is looked at before anything is made for each of its inner chunks."""
+    document = json.loads((path / "zarr.json").read_text())
+    document["chunk_grid"]["configuration"]["chunk_shape"] = [side, side]
+    (path / "zarr.json").write_text(json.dumps(document))
+    array = shardwrite.open_sharded(path)
+    calls = [
+        lambda: array[:2, :2],
+        lambda: array[::5, 3],
+        lambda: array[[1, 30], 4],
+        lambda: array.vindex[[1, 30], [4, 4]],
+        lambda: shardwrite.from_sharded_zarr(path)[:2, :2].compute(),
+    ]
+    with little_memory(), in_time(SECONDS):
+        assert [type(error) for error in outcomes(calls)] == [CorruptShardError] * len(calls)
+
+
 # ---- what is decoded
 
 TEXT = {"dtype": "T", "serializer": "vlen-utf8"}

@@ -212,6 +212,37 @@ IN_PYTHON = {
     "a URL of another kind": (
         lambda w: w.x.to_sharded_zarr("out", **LAYOUT), WRITTEN,
     ),
+    "the document of an array for the array": (lambda w: w.x.to_sharded_zarr("out", **LAYOUT), WRITTEN),
+    "the document of an array, to be read": (
+        lambda w: shardwrite.open_sharded("array.zarr")[WHOLE], gives(ONES),
+    ),
+    "the name of a document of Zarr v2": (
+        lambda w: w.x.to_sharded_zarr("out", name="a/b", **LAYOUT), holds("out/a/b"),
+    ),
+    "an array for a codec": (
+        lambda w: w.x.to_sharded_zarr("out", serializer="bytes", **LAYOUT), WRITTEN,
+    ),
+    "an array for the name of a codec": (
+        lambda w: w.x.to_sharded_zarr("out", compressors="zstd", **LAYOUT), WRITTEN,
+    ),
+    "a number of numpy for filters": (
+        lambda w: w.x.to_sharded_zarr(
+            "out", filters=[{"name": "transpose", "configuration": {"order": [1, 0]}}], **LAYOUT
+        ),
+        WRITTEN,
+    ),
+    "an array in the codecs of the index": (
+        lambda w: w.x.to_sharded_zarr("out", index_codecs=["bytes", "crc32c"], **LAYOUT), WRITTEN,
+    ),
+    "an array for the encoding of keys": (
+        lambda w: w.x.to_sharded_zarr("out", chunk_key_encoding={"name": "v2"}, **LAYOUT), WRITTEN,
+    ),
+    "an array for the separator of keys": (
+        lambda w: w.x.to_sharded_zarr(
+            "out", chunk_key_encoding={"name": "v2", "separator": "/"}, **LAYOUT
+        ),
+        WRITTEN,
+    ),
     "no store": (lambda w: w.x.to_sharded_zarr(Path("out").resolve().as_uri(), **LAYOUT), WRITTEN),
     # arrays that exist
     "an array that is not there": (lambda w: shardwrite.open_sharded("array.zarr")[WHOLE], gives(ONES)),

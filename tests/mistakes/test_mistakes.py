@@ -239,6 +239,46 @@ IN_PYTHON = {
         lambda w: w.x.to_sharded_zarr("sftp://host/x", **LAYOUT),
         SpecError, "no known kind of URL", "give a directory's path",
     ),
+    "the document of an array for the array": (
+        lambda w: w.x.to_sharded_zarr("out/zarr.json", **LAYOUT),
+        SpecError, "such a name is for a document of Zarr", "give the directory of the array, '",
+    ),
+    "the document of an array, to be read": (
+        lambda w: shardwrite.open_sharded("array.zarr/zarr.json"),
+        SpecError, "such a name is for a document of Zarr", "array.zarr'",
+    ),
+    "the name of a document of Zarr v2": (
+        lambda w: w.x.to_sharded_zarr("out", name="a/.zgroup", **LAYOUT),
+        SpecError, "not a relative path of plain names", "images/raw",
+    ),
+    "an array for a codec": (
+        lambda w: w.x.to_sharded_zarr("out", serializer=np.zeros(2), **LAYOUT),
+        SpecError, "not a codec", "give one array-to-bytes codec",
+    ),
+    "an array for the name of a codec": (
+        lambda w: w.x.to_sharded_zarr("out", compressors={"name": np.zeros(2)}, **LAYOUT),
+        SpecError, "not a codec", "give bytes-to-bytes codecs",
+    ),
+    "a number of numpy for filters": (
+        lambda w: w.x.to_sharded_zarr("out", filters=np.int64(1), **LAYOUT),
+        SpecError, "not a codec", "give array-to-array codecs",
+    ),
+    "an array in the codecs of the index": (
+        lambda w: w.x.to_sharded_zarr(
+            "out", index_codecs=[{"name": "bytes", "configuration": {"endian": np.zeros(2)}}], **LAYOUT
+        ),
+        SpecError, "cannot be held by JSON", 'use "bytes" and "crc32c"',
+    ),
+    "an array for the encoding of keys": (
+        lambda w: w.x.to_sharded_zarr("out", chunk_key_encoding={"name": np.zeros(2)}, **LAYOUT),
+        SpecError, "no encoding of keys", 'use "default" or "v2"',
+    ),
+    "an array for the separator of keys": (
+        lambda w: w.x.to_sharded_zarr(
+            "out", chunk_key_encoding={"name": "v2", "separator": np.zeros(2)}, **LAYOUT
+        ),
+        SpecError, "no such separator", 'use "default" or "v2"',
+    ),
     "no store": (
         lambda w: w.x.to_sharded_zarr(None, **LAYOUT),
         SpecError, "store=None: not a path", "give a directory's path",
