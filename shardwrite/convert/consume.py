@@ -259,7 +259,7 @@ def _consuming(path: Path, layout: Mapping[str, str]) -> Iterator[dict[str, Cons
         except ShardwriteError as error:
             try:
                 if not work.is_lost:
-                    give_back(work)
+                    give_back(work, states)
             except ShardwriteError:  # it says so, or cannot tell; the first error is to be reported
                 error.add_note(
                     f"objects of {path} may be removed already: make the same call again to finish"

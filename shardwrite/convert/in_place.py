@@ -110,7 +110,7 @@ def abandon_in_place(place: Place) -> bool:
         return False
     with InPlace.begun(path, None) as work:
         if INTO in work.layout:
-            give_back(work)
+            give_back(work, states_of(work))
         elif (work.is_complete or not is_there(path)) and work.is_new:
             _finish(work)
         else:  # also if another tree lies there now, which stays
@@ -132,12 +132,11 @@ def states_of(work: InPlace) -> dict[str, Consumption]:
     return {name: consumption_of(work.path, work.work, name) for name in names}
 
 
-def give_back(work: InPlace) -> None:
+def give_back(work: InPlace, states: Mapping[str, Consumption]) -> None:
     """Give up a conversion that consumes a tree, unless something of it was removed."""
-    states = states_of(work).values()
-    for state in states:
+    for state in states.values():
         state.check_whole()
-    for state in reversed(states):
+    for state in reversed(states.values()):
         state.give_back()
     work.give_up()
 

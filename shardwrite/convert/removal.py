@@ -185,6 +185,7 @@ class Consumption:
         self.path, self._moved_to = path, work
         self.work = work if state is None else state
         self._fd = -1
+        self._mark: Path | None = None  # that this process has put into the run of the new array
 
     @property
     def listed(self) -> Listed:
@@ -245,6 +246,13 @@ class Consumption:
             if is_there(self.path):  # and not removed already
                 fsync_directory(self.path)
 
+    def mark(self, run: RunDirectory) -> None:
+        """Note in a run that from now on its shards are not taken away."""
+        data = json.dumps({"source": str(self.path)}).encode()
+        self._mark = run.path / CONSUMES
+        write_file(self._mark, data, durability="full", attempt=uuid.uuid4().hex)
+        confirm(run.target)
+
     def check_whole(self) -> None:
         """Refuse to give up if objects may have been removed."""
         n = sum(len(checked.shards) for checked in self.checked())
@@ -266,6 +274,13 @@ class Consumption:
                     os.rename(self.work / _ASIDE / leaf, self.path / leaf)
             if is_there(self.path):
                 fsync_directory(self.path)
+            if self._mark is not None:
+                try:  # into the work, which is not there any more if another process took it over
+                    os.rename(self._mark, self._moved_to / CONSUMES)
+                except OSError as error:
+                    # It stays on another file system, and in a run that has ended there is none.
+                    if error.errno not in (errno.ENOENT, errno.EXDEV):
+                        raise
 
     def checked(self) -> Iterator[Checked]:
         """All lines about shards (step 3). A line that is torn was not synced, and counts not."""
@@ -544,10 +559,7 @@ class Consumer:
                 key=self._target.metadata.key_of_rank(rank),
             )
         if self._run is not None:
-            # From now on, the shards of the run are not taken away.
-            data, path = json.dumps({"source": str(self._state.path)}).encode(), self._run.path
-            write_file(path / CONSUMES, data, durability="full", attempt=uuid.uuid4().hex)
-            confirm(self._run.target)
+            self._state.mark(self._run)
             self._run = None
         ledger = self._ledger
         columns = (ledger.nbytes, ledger.index_crcs, ledger.n_chunks)

@@ -561,6 +561,7 @@ class _RangeReader(ObjectReader):
         """See :meth:`ObjectReader.check_same`."""
         if self._n_reads > 1 and self._store.version_of_object(self._name) != self.version:
             raise changed_meanwhile(self._name)
+        self._n_reads = min(self._n_reads, 1)  # what is read from now on is looked at again
 
 
 _FAR = 2**62
