@@ -252,7 +252,7 @@ def _submit(
         nbytes=parts.raw_nbytes,
         n_groups=parts.n_groups,
         begin=lambda: parts.begin(engine),
-        runs=lambda: {parts.target_of(one): among for one, among in parts.stretches()},
+        runs=lambda: {parts.targets[one.name]: among for one, among in parts.stretches()},
     )
 
 

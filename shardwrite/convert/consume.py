@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +18,10 @@ import numpy as np
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
-    consolidate,
+    TreeConversion,
     digest_with_label,
     keeping_names,
     make_groups,
-    new_groups,
-    plan_all,
     refuse_loss_of,
 )
 from shardwrite.convert.in_place import INTO, give_back, states_of
@@ -66,6 +62,9 @@ from shardwrite.stores.looking import as_store_error, is_there, listed
 
 
 _GONE = "its source was consumed, and this was finished before"
+
+Consumed = tuple[tuple[ConvertedArray, ...], int]
+"""What became of the arrays, and the number of objects that were removed."""
 
 
 def refused(why: str, remedy: str) -> SpecError:
@@ -148,11 +147,10 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
     return replace(found, place=place, array=array, known_identity=state.identity)
 
 
-def digest_of(made: ArrayConversion, call: ConversionCall) -> str:
+def digest_of(one: NamedConversion, call: ConversionCall) -> str:
     """Digest of what the array becomes, and the label of a strategy; see `digest_with_label`."""
-    facts = [made.metadata.document, call.wanted.options.drop_empty]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return digest_with_label(digest, call.options.strategy, made.plan.strategy)
+    digest = one.digest(drop_empty=call.wanted.options.drop_empty)
+    return digest_with_label(digest, call.options.strategy, one.planned.plan.strategy)
 
 
 def consume_one(
@@ -195,9 +193,7 @@ def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
 # ---- One array
 
 
-def convert_and_consume(
-    place: Place, call: ConversionCall, engine: Engine
-) -> tuple[ConvertedArray, int]:
+def convert_and_consume(place: Place, call: ConversionCall, engine: Engine) -> Consumed:
     """Convert an array, and remove its objects as soon as what is made of them is durable.
 
     Errors are those of `consume_into`.
@@ -219,7 +215,7 @@ def consume_into(
     call: ConversionCall,
     engine: Engine,
     plan: Callable[[StoredArray, Store], ArrayConversion],
-) -> tuple[ConvertedArray, int]:
+) -> Consumed:
     """Make an array of one that is consumed.
 
     - `plan`: plans what is made of the array in a store. Its chunks or objects are copied as they
@@ -234,15 +230,16 @@ def consume_into(
     if not has_document(place) and work_of(path) is None:
         done = finished("", place, target)
         if done is not None:
-            return done, 0
+            return (done,), 0
     source = _source_at(place, path)
     refuse_scale(source)
-    made = plan(source, target.store)
-    layout = {"": digest_of(made, call), INTO: target.label}
+    one = NamedConversion("", plan(source, target.store))
+    layout = {"": digest_of(one, call), INTO: target.label}
     with _consuming(path, layout) as states:
         refuse_runs(Hierarchy(place, (), (("", source),)))
         _refuse_removed(place, states)
-        return consume_one(NamedConversion("", made), call, target, engine, states[""])
+        array, n_removed = consume_one(one, call, target, engine, states[""])
+    return (array,), n_removed
 
 
 @contextlib.contextmanager
@@ -301,9 +298,6 @@ def _source_at(place: Place, path: Path) -> StoredArray:
 # ---- A hierarchy
 
 
-Consumed = tuple[tuple[ConvertedArray, ...], int]
-
-
 def is_tree(place: Place, call: ConversionCall) -> bool:
     """Whether a hierarchy is to be consumed, or was consumed, and not a single array."""
     if not isinstance(place, Directory) or call.dst is None:
@@ -328,16 +322,15 @@ def consume_tree(place: Place, call: ConversionCall, engine: Engine) -> Consumed
     new = resolve_place(call.dst, None)
     check_apart(place, new)
     tree = _tree_at(Directory(path))
-    made = plan_all(tree, call, engine, layout_of(path))
-    targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
-    _check(path, tree, made, targets, call)
+    planned = TreeConversion.of(tree, call, engine, layout_of(path))
+    _check(path, planned)
     refuse_loss_of([source for _, source in tree.arrays], call)
     layout = {f"{group.name}/": "group" for group in tree.groups}
-    layout |= {one.name: digest_of(one.planned, call) for one in made}
+    layout |= {one.name: digest_of(one, call) for one in planned.made}
     with _consuming(path, {**layout, INTO: new.label}) as states:
         refuse_runs(tree)
-        _list(tree, made, states)
-        return _consume(tree, made, targets, states, call, engine)
+        _list(planned, states)
+        return _consume(planned, states, engine)
 
 
 def _tree_at(place: Directory) -> Hierarchy:
@@ -358,14 +351,9 @@ def _tree_at(place: Directory) -> Hierarchy:
     return Hierarchy(place, tuple(groups), tuple(arrays))
 
 
-def _check(
-    path: Path,
-    tree: Hierarchy,
-    made: Sequence[NamedConversion],
-    targets: Mapping[str, Target],
-    call: ConversionCall,
-) -> None:
+def _check(path: Path, planned: TreeConversion) -> None:
     """Refuse a hierarchy that cannot be consumed."""
+    tree = planned.tree
     for group in tree.groups:
         for entry in listed(path / group.name):
             if entry.name.endswith(CONVERSION_SUFFIX):
@@ -376,25 +364,24 @@ def _check(
                 )
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
-    for one in made:
-        check_target(targets[one.name], call)
+    for one in planned.made:
+        check_target(planned.targets[one.name], planned.call)
         check_copied(one)
         refuse_scale(one.planned.source)
         if tree.place.member(one.name).is_mount_point():
             raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
 
 
-def _list(
-    tree: Hierarchy, made: Sequence[NamedConversion], states: Mapping[str, Consumption]
-) -> None:
+def _list(planned: TreeConversion, states: Mapping[str, Consumption]) -> None:
     """List the objects of all arrays, before the documents of any group are moved."""
+    tree = planned.tree
     _refuse_removed(tree.place, states)
     if all(state.is_listed for state in states.values()):
         return
     for state in states.values():
         with as_store_error(str(state.work), "cannot make"):
             make_directories(state.work, "full")
-    for one in made:
+    for one in planned.made:
         source = one.planned.source
         states[one.name].list_objects(source.identity, ranks_there(source.array))
     for group in tree.groups:
@@ -402,32 +389,26 @@ def _list(
 
 
 def _consume(
-    tree: Hierarchy,
-    made: Sequence[NamedConversion],
-    targets: Mapping[str, Target],
-    states: Mapping[str, Consumption],
-    call: ConversionCall,
-    engine: Engine,
+    planned: TreeConversion, states: Mapping[str, Consumption], engine: Engine
 ) -> Consumed:
     """Make the new hierarchy, and remove the old one but for its last directories."""
-    level = min(target.durability(call.run.durability) for target in targets.values())
-    make_groups(new_groups(tree, _every, call.dst, call.run.mode), level)
+    tree, call = planned.tree, planned.call
+    level = min(target.durability(call.run.durability) for target in planned.targets.values())
+    make_groups(planned.groups(), level)
     for group in tree.groups:
         states[f"{group.name}/"].hide()
     done = []
-    with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
-        for one in made:
+    with reporting(call.progress, planned.raw_nbytes) as on_report:
+        for one in planned.made:
             this = replace(call, progress=on_report)
-            done.append(consume_one(one, this, targets[one.name], engine, states[one.name]))
-    consolidate(tree, _every, [(one.name, one.planned) for one in made], call.dst, level)
+            # Each array is a run of its own, which sees what the ones before it have left.
+            target = resolve_target(call.dst, one.name, call.run_dir)
+            done.append(consume_one(one, this, target, engine, states[one.name]))
+    planned.consolidate(level)
     for group in reversed(tree.groups):
         state = states[f"{group.name}/"]
         state.remove_rest(state.enter())
     return tuple(array for array, _ in done), sum(n for _, n in done)
-
-
-def _every(_: Group) -> bool:
-    return True
 
 
 def _finished(place: Place, call: ConversionCall) -> tuple[ConvertedArray, ...]:

@@ -603,7 +603,7 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
         chunks = WholeObjects(found.array)
         return ArrayConversion(found, chunks, plan_transfer_of(found, engine), None, (), 0)
 
-    array, n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
+    (array,), n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
     result = array.result
     if result is None:  # it was finished before
         target = target_at(place, chosen)

@@ -78,11 +78,13 @@ def replaced(tmp_path, monkeypatch):
 def test_no_chunk_of_one_state_has_the_place_of_another_one(
     replaced, tmp_path, how, shards, n_before
 ):
-    replaced.n_before = n_before
+    replaced.n_before, told = n_before, ""
     try:
         shardwrite.reshard(replaced, tmp_path / "new", shards, **how)
     except StoreError as error:
-        assert "changed" in str(error)
+        told = str(error)
+    if told:
+        assert "changed" in told
         return
     found = zarr.open_array(tmp_path / "new")[...]
     assert (found[8:16, 8:16] == 5).all()
