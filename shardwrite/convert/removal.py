@@ -424,22 +424,17 @@ def differing_objects(
 
 def _differs(ours: ObjectReader | None, theirs: ObjectReader | None) -> bool:
     """Whether two open objects, which are closed then, do not have the same bytes."""
-    if ours is None or theirs is None:
+    with contextlib.ExitStack() as stack:
         for reader in (ours, theirs):
             if reader is not None:
-                reader.__exit__(None, None, None)
-        return ours is not theirs
-    with ours, theirs:
-        return not _is_same(ours, theirs)
-
-
-def _is_same(one: ObjectReader, other: ObjectReader) -> bool:
-    """Whether two objects have the same bytes."""
-    return one.nbytes == other.nbytes and all(
-        one.read(start, nbytes) == other.read(start, nbytes)
-        for start in range(0, one.nbytes, COPIED_NBYTES)
-        for nbytes in (min(COPIED_NBYTES, one.nbytes - start),)
-    )
+                stack.enter_context(reader)
+        if ours is None or theirs is None or ours.nbytes != theirs.nbytes:
+            return ours is not theirs
+        return any(
+            ours.read(start, nbytes) != theirs.read(start, nbytes)
+            for start in range(0, ours.nbytes, COPIED_NBYTES)
+            for nbytes in (min(COPIED_NBYTES, ours.nbytes - start),)
+        )
 
 
 # ---- The conversion that compares, records and removes
@@ -661,9 +656,7 @@ def execute_consuming(
         array = ShardedArray(job.plan.metadata, job.target.store)
         ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=False)
-        table.refuse_unread(job.target.label)
-        if table.problems:
-            raise CorruptShardError(f"of {job.target.label}: {table.problems[0][1]}")
+        table.refuse_bad(job.target.label)
         consumer.begin(Ledger.of(job.plan.metadata.grid, table), None)
     return result
 

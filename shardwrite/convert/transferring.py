@@ -55,8 +55,7 @@ from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
-from shardwrite.stores.looking import parse_json
-from shardwrite.volumes.documents import around, replace_info
+from shardwrite.volumes.documents import around, parsed, replace_info
 from shardwrite.volumes.info import INFO, Scale, parse_info
 from shardwrite.volumes.new import NewScale, merged_info
 from shardwrite.volumes.scale import PrecomputedShards
@@ -85,17 +84,9 @@ def infos_of(tree: Hierarchy) -> dict[str, bytes]:
             if name in found:
                 break
     for name, data in found.items():
-        _check_scales(tree.at(name).label, f"{name}/" if name else "", _parsed(data), scales)
+        label = tree.at(name).label
+        _check_scales(label, f"{name}/" if name else "", parsed(data, label), scales)
     return found
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return parse_json(data)
-    except ValueError as error:
-        raise SpecError(
-            f"not valid: {error}", field=INFO, value=INFO, remedy="mend it, or remove it"
-        ) from error
 
 
 def _check_scales(label: str, above: str, document: Any, scales: set[str]) -> None:
@@ -122,7 +113,7 @@ def beside_scales(infos: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
         (f"{name}/{value}" if name else value, f"the {member} of a volume, which are no scale")
         for name, data in infos.items()
         for member in _BESIDE
-        if isinstance(value := _parsed(data).get(member), str)
+        if isinstance(value := parsed(data).get(member), str)
     )
 
 
@@ -161,7 +152,7 @@ def _of_another(label: str) -> SpecError:
 def _scales(data: bytes) -> tuple[object, tuple[Scale, ...]] | None:
     """What the scales of a volume have in common, and the scales; None if it is no volume."""
     try:
-        found = parse_info(_parsed(data))
+        found = parse_info(parsed(data))
     except SpecError:
         return None
     return (found.kind, found.dtype, found.n_channels), found.scales
@@ -179,7 +170,7 @@ def withdraw_scales(
     def without(there: bytes | None, data: bytes) -> bytes | None:
         if there is None or there == data or _scales(there) is None:
             return None
-        old, new = _parsed(there), _parsed(data)
+        old, new = parsed(there), parsed(data)
         left = {**old, "scales": [one for one in old["scales"] if one in new["scales"]]}
         return None if left == old else json.dumps(left).encode()
 
@@ -203,16 +194,16 @@ def _joined(there: bytes | None, data: bytes, label: str) -> bytes:
     if there is None or old is None or new is None:
         return data
     keys = {scale.key for scale in new[1]}
-    others = [entry for entry in _parsed(there)["scales"] if entry["key"] not in keys]
+    others = [entry for entry in parsed(there)["scales"] if entry["key"] not in keys]
     if not others:
         return data
     if old[0] != new[0]:
         raise _of_another(label)
-    joined = _parsed(data)
+    joined = parsed(data)
     for entry in others:
         volume = parse_info({**joined, "scales": [entry]})
         joined = merged_info(joined, NewScale(volume, entry))
-    return there if joined == _parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"
+    return there if joined == parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"
 
 
 # ---- Plans and results
