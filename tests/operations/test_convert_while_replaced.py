@@ -96,3 +96,30 @@ def test_a_copy_mixes_no_two_states(replaced, tmp_path):
     shardwrite.download(replaced, tmp_path / "new")
     found = zarr.open_array(tmp_path / "new")[...]
     assert (found[8:16, 8:16] == 5).all()
+
+
+@pytest.mark.parametrize("kept", ["copied", "encoded again"])
+def test_a_chunk_that_is_replaced_by_a_longer_one_is_not_cut(tmp_path, monkeypatch, kept):
+    """It is looked at first, and then read by one request."""
+    store, longer = zarr.storage.MemoryStore(), zarr.storage.MemoryStore()
+    for made, values in ((store, np.ones(64, "u4")), (longer, np.arange(64, dtype="u4"))):
+        zarr.create_array(made, shape=64, dtype="u4", chunks=64)[...] = values
+    later = asyncio.run(longer.get("c/0", default_buffer_prototype()))
+
+    class Late(Tagged):
+        async def look(self, name):
+            facts = await super().look(name)
+            if name == "c/0" and facts.nbytes < len(later):
+                await self.store.set(name, later)
+            return facts
+
+    kind_of = zarr_store.kind_of
+    monkeypatch.setattr(
+        zarr_store, "kind_of", lambda s: Late(s, frozenset()) if s is store else kind_of(s)
+    )
+    how = {"compressors": "gzip"} if kept == "encoded again" else {}
+    try:
+        shardwrite.reshard(store, tmp_path / "new", 1, **how)
+    except StoreError:
+        shardwrite.reshard(store, tmp_path / "new", 1, **how)
+    assert (zarr.open_array(tmp_path / "new")[...] == np.arange(64)).all()
