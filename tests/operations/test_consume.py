@@ -297,6 +297,7 @@ def test_a_record_that_cannot_be_synced(tmp_path, monkeypatch, is_first):
     if is_first:  # nothing was removed, so the new shards may be taken away
         shardwrite.reshard(src, dst, (1, 3), restart=True)
         assert payloads(src) == payloads(dst) == before
+        assert tidy(tmp_path) == ["a", "b"]
         return
     with pytest.raises(JournalError, match="Make that call again"):
         again(src, dst, restart=True)
