@@ -20,7 +20,6 @@ from shardwrite.convert.arrays import (
     NamedConversion,
     TreeConversion,
     digest_with_label,
-    keeping_names,
     make_groups,
     refuse_loss_of,
 )
@@ -34,7 +33,6 @@ from shardwrite.convert.removal import (
     execute_consuming,
     ranks_there,
 )
-from shardwrite.convert.run import ArrayConversion, convert_array
 from shardwrite.convert.swap import InPlace, layout_of, work_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
@@ -54,7 +52,6 @@ from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
 from shardwrite.runs.execute import reporting
 from shardwrite.runs.job import Job
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.stores.base import Store
 from shardwrite.stores.directories import CONVERSION_SUFFIX, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
@@ -156,13 +153,11 @@ def digest_of(one: NamedConversion, call: ConversionCall) -> str:
 def consume_one(
     one: NamedConversion, call: ConversionCall, target: Target, engine: Engine, state: Consumption
 ) -> tuple[ConvertedArray, int]:
-    """Write an array, and consume what it is made of; see `convert_and_consume`.
+    """Write an array, and consume what it is made of; its objects are listed.
 
     - `call`: the call. Its mode and durability are those of this array.
     """
     made = one.planned
-    if not state.is_listed:
-        state.list_objects(made.source.identity, ranks_there(made.source.array))
     if not isinstance(made.chunks, StoredChunks | WholeObjects):
         raise TypeError("a source whose chunks are not copied as they are is not consumed")
     consumer = Consumer(
@@ -190,56 +185,48 @@ def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
     return ConvertedArray(name=name, path=target.label, how="skipped", why=(_GONE,))
 
 
-# ---- One array
+# ---- The conversion
+
+
+Plan = Callable[[Hierarchy], TreeConversion]
 
 
 def convert_and_consume(place: Place, call: ConversionCall, engine: Engine) -> Consumed:
-    """Convert an array, and remove its objects as soon as what is made of them is durable.
+    """Convert an array or a hierarchy, and remove its objects; see `consume`."""
 
-    Errors are those of `consume_into`.
-    """
+    def plan(tree: Hierarchy) -> TreeConversion:
+        planned = TreeConversion.of(tree, call, engine, layout_of(consumed_path(place, call)))
+        for one in planned.made:
+            check_copied(one)
+        refuse_loss_of([source for _, source in tree.arrays], call)
+        return planned
 
-    def plan(source: StoredArray, into: Store) -> ArrayConversion:
-        begun = layout_of(consumed_path(place, call)).get("")
-        options = keeping_names(source, call.options, begun)
-        made = convert_array(source, engine, call.wanted.options, options, into)
-        check_copied(NamedConversion("", made))
-        refuse_loss_of([source], call)
-        return made
-
-    return consume_into(place, call, engine, plan)
+    return consume(place, call, engine, plan)
 
 
-def consume_into(
-    place: Place,
-    call: ConversionCall,
-    engine: Engine,
-    plan: Callable[[StoredArray, Store], ArrayConversion],
-) -> Consumed:
-    """Make an array of one that is consumed.
+def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> Consumed:
+    """Make a new tree, and remove each object of the old one once what is made of it is durable.
 
-    - `plan`: plans what is made of the array in a store. Its chunks or objects are copied as they
-      are.
+    - `plan`: plans what is made of the arrays. Their chunks or objects are copied as they are.
     - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
       removed.
     """
-    path = consumed_path(place, call)
-    target = resolve_target(call.dst, None, call.run_dir)
-    check_target(target, call)
-    check_apart(place, target.place)
+    path, new = consumed_path(place, call), resolve_place(call.dst, None)
+    check_target(resolve_target(call.dst, None, call.run_dir), call)
+    check_apart(place, new)
     if not has_document(place) and work_of(path) is None:
-        done = finished("", place, target)
-        if done is not None:
-            return (done,), 0
-    source = _source_at(place, path)
-    refuse_scale(source)
-    one = NamedConversion("", plan(source, target.store))
-    layout = {"": digest_of(one, call), INTO: target.label}
-    with _consuming(path, layout) as states:
-        refuse_runs(Hierarchy(place, (), (("", source),)))
-        _refuse_removed(place, states)
-        array, n_removed = consume_one(one, call, target, engine, states[""])
-    return (array,), n_removed
+        done = _finished(place, new, call)
+        if done:
+            return done, 0
+    tree = _tree_at(Directory(path))
+    planned = plan(tree)
+    _check(path, planned)
+    layout = {f"{group.name}/": "group" for group in tree.groups}
+    layout |= {one.name: digest_of(one, call) for one in planned.made}
+    with _consuming(path, {**layout, INTO: new.label}) as states:
+        refuse_runs(tree)
+        _list(planned, states)
+        return _consume(planned, states, engine)
 
 
 @contextlib.contextmanager
@@ -278,63 +265,8 @@ def _refuse_removed(place: Place, states: Mapping[str, Consumption]) -> None:
         )
 
 
-def _source_at(place: Place, path: Path) -> StoredArray:
-    """The array, whose documents may have been moved aside."""
-    work = work_of(path)
-    state = None if work is None else Consumption(path, work)
-    aside = None if state is None else state.aside
-    if state is not None and aside is not None:
-        return known(stored_at(Directory(aside)), place, state)
-    tree = open_hierarchy(place, lambda _: True)
-    if not tree.is_array:
-        raise refused(
-            "it is no single array",
-            "give the path of an array, or leave consume out",
-        )
-    found = tree.arrays[0][1]
-    return found if state is None else known(found, place, state)
-
-
-# ---- A hierarchy
-
-
-def is_tree(place: Place, call: ConversionCall) -> bool:
-    """Whether a hierarchy is to be consumed, or was consumed, and not a single array."""
-    if not isinstance(place, Directory) or call.dst is None:
-        return False  # which is refused as for an array
-    begun = layout_of(place.path)
-    if INTO in begun:
-        return "" not in begun
-    if has_document(place):
-        return place.kind() in ("group", "v2 group")
-    return bool(_finished(place, call))
-
-
-def consume_tree(place: Place, call: ConversionCall, engine: Engine) -> Consumed:
-    """Convert a hierarchy, and remove its objects as soon as what is made of them is durable.
-
-    - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
-      removed.
-    """
-    path = consumed_path(place, call)
-    if not has_document(place) and work_of(path) is None:
-        return _finished(place, call), 0
-    new = resolve_place(call.dst, None)
-    check_apart(place, new)
-    tree = _tree_at(Directory(path))
-    planned = TreeConversion.of(tree, call, engine, layout_of(path))
-    _check(path, planned)
-    refuse_loss_of([source for _, source in tree.arrays], call)
-    layout = {f"{group.name}/": "group" for group in tree.groups}
-    layout |= {one.name: digest_of(one, call) for one in planned.made}
-    with _consuming(path, {**layout, INTO: new.label}) as states:
-        refuse_runs(tree)
-        _list(planned, states)
-        return _consume(planned, states, engine)
-
-
 def _tree_at(place: Directory) -> Hierarchy:
-    """The hierarchy, whose documents may have been moved aside."""
+    """The array or hierarchy, whose documents may have been moved aside."""
     work = work_of(place.path)
     if work is None:
         return open_hierarchy(place, lambda _: True)
@@ -354,6 +286,11 @@ def _tree_at(place: Directory) -> Hierarchy:
 def _check(path: Path, planned: TreeConversion) -> None:
     """Refuse a hierarchy that cannot be consumed."""
     tree = planned.tree
+    if "" not in tree.documents:
+        raise refused(
+            "it is no single array, and no group",
+            "give the path of an array or a group, or leave consume out",
+        )
     for group in tree.groups:
         for entry in listed(path / group.name):
             if entry.name.endswith(CONVERSION_SUFFIX):
@@ -365,10 +302,8 @@ def _check(path: Path, planned: TreeConversion) -> None:
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
     for one in planned.made:
-        check_target(planned.targets[one.name], planned.call)
-        check_copied(one)
         refuse_scale(one.planned.source)
-        if tree.place.member(one.name).is_mount_point():
+        if one.name and tree.place.member(one.name).is_mount_point():
             raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
 
 
@@ -402,7 +337,7 @@ def _consume(
         for one in planned.made:
             this = replace(call, progress=on_report)
             # Each array is a run of its own, which sees what the ones before it have left.
-            target = resolve_target(call.dst, one.name, call.run_dir)
+            target = resolve_target(call.dst, one.name or None, call.run_dir)
             done.append(consume_one(one, this, target, engine, states[one.name]))
     planned.consolidate(level)
     for group in reversed(tree.groups):
@@ -411,14 +346,16 @@ def _consume(
     return tuple(array for array, _ in done), sum(n for _, n in done)
 
 
-def _finished(place: Place, call: ConversionCall) -> tuple[ConvertedArray, ...]:
-    """The results if a conversion has consumed the hierarchy and ended, so that it is gone."""
-    new = resolve_place(call.dst, None)
-    if new.kind_for_group() != "group":
-        return ()
-    names = [name for name, _ in open_hierarchy(new, lambda _: True).arrays]
+def _finished(place: Place, new: Place, call: ConversionCall) -> tuple[ConvertedArray, ...]:
+    """The results if a conversion has consumed the tree and ended, so that it is gone."""
+    is_group = new.kind_for_group() == "group"
+    names = [name for name, _ in open_hierarchy(new, lambda _: True).arrays] if is_group else [""]
     found = [
-        finished(name, place.member(name), resolve_target(call.dst, name, call.run_dir))
+        finished(
+            name,
+            place.member(name) if name else place,
+            resolve_target(call.dst, name or None, call.run_dir),
+        )
         for name in names
     ]
     return tuple(array for array in found if array is not None)

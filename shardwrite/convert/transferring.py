@@ -18,8 +18,15 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.convert.arrays import ConversionCall, as_published, check_group, put_document
-from shardwrite.convert.consume import consume_into
+from shardwrite.convert.arrays import (
+    ConversionCall,
+    NamedConversion,
+    TreeConversion,
+    as_published,
+    check_group,
+    put_document,
+)
+from shardwrite.convert.consume import consume, refused
 from shardwrite.convert.plan import told_of_left_out, told_of_source
 from shardwrite.convert.removal import WholeObjects, plan_transfer_of
 from shardwrite.convert.run import ArrayConversion
@@ -587,14 +594,22 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
     start = time.perf_counter()
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
+    is_default = chosen is not call.run_dir
 
-    def plan(found: StoredArray, into: Store) -> ArrayConversion:
+    def plan(tree: Hierarchy) -> TreeConversion:
+        if not tree.is_array:
+            raise refused(
+                "it is no single array", "give the path of an array, or leave consume out"
+            )
+        found = tree.arrays[0][1]
         _check_source(found)
-        _check_sizes(found, into, engine)
+        _check_sizes(found, place.store, engine)
         chunks = WholeObjects(found.array)
-        return ArrayConversion(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+        made = ArrayConversion(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+        return TreeConversion(tree, call, (NamedConversion("", made),))
 
-    (array,), n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
+    call = replace(call, run_dir=chosen)
+    (array,), n_removed = consume(source, call, engine, plan)
     result = array.result
     if result is None:  # it was finished before
         target = target_at(place, chosen)
@@ -602,7 +617,7 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
         if receipt is None:
             raise TypeError("a copy that was finished before has a receipt")
         result = result_from_receipt(receipt.result, target.label)
-    if chosen is not call.run_dir:
+    if is_default:
         _remove_if_empty(chosen)
     return Transfer(
         source=source.label,

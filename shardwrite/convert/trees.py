@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.arrays import ConversionCall, TreeConversion, level_of
-from shardwrite.convert.consume import consume_tree, convert_and_consume, is_tree
+from shardwrite.convert.consume import convert_and_consume
 from shardwrite.convert.in_place import convert_in_place, finish_in_place
 from shardwrite.convert.keywords import AUTO, IN_PLACE
 from shardwrite.convert.plan import Conversion
@@ -119,8 +119,7 @@ def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
     left_out: tuple[tuple[str, str], ...] = ()
     new = None if call.dst is None else resolve_place(call.dst, None)
     if call.consume:
-        consume = consume_tree if is_tree(place, call) else convert_and_consume
-        arrays, n_removed = consume(place, call, engine)
+        arrays, n_removed = convert_and_consume(place, call, engine)
     else:
         is_finished = new is None and finish_in_place(place)
         tree = open_tree(src, call.wanted.patterns.want)
