@@ -20,6 +20,7 @@ from shardwrite.cli.options import (
     begin_options,
     check_jobs,
     combined,
+    dry_run_option,
     engine_options,
     given_of,
     jobs_of,
@@ -105,7 +106,7 @@ _CONVERTING = combined(
         help="Without DST: give the new data the name of SRC, and remove the old data.",
     ),
     *(option_of(ConvertKeywords, name) for name in ("consume", "drop_hdf5", "while_growing")),
-    click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing."),
+    dry_run_option,
     recheck_option,
     engine_options,
     click.option("--init", "begins", is_flag=True, help="Only begin; then convert the parts."),
@@ -252,7 +253,7 @@ def _submit(
         nbytes=parts.raw_nbytes,
         n_groups=parts.n_groups,
         begin=lambda: parts.begin(engine),
-        runs=lambda: {parts.target_of(one): among for one, among in parts.stretches()},
+        runs=lambda: {parts.targets[one.name]: among for one, among in parts.stretches()},
     )
 
 

@@ -8,13 +8,15 @@ may still be in the making.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +44,13 @@ from shardwrite.journal.receipt import receipt_at
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, opened_once
 from shardwrite.place.seen import Seen
-from shardwrite.place.target import document_of, refuse_names, resolve_place, resolve_target
+from shardwrite.place.target import (
+    Target,
+    document_of,
+    refuse_names,
+    resolve_place,
+    resolve_target,
+)
 from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy
@@ -108,21 +116,6 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(path, pattern) for path in above for pattern in patterns)
 
 
-def new_groups(
-    tree: Hierarchy, wanted: Callable[[Group], bool], dst: Any, mode: str
-) -> list[tuple[Group, Place]]:
-    """The groups that a hierarchy has in another place, after a check of what stands there.
-
-    - `mode`: whether the document of a group may be replaced.
-    """
-    groups = [group for group in tree.groups if wanted(group)]
-    seen = Seen()
-    places = [resolve_place(dst, group.name or None, seen=seen) for group in groups]
-    for group, place in zip(groups, places, strict=True):
-        check_group(place, mode, lambda there: _plain(document_of(there)), group.document)
-    return list(zip(groups, places, strict=True))
-
-
 def check_group(place: Place, mode: str, read: Callable[[Place], object], wanted: object) -> None:
     """Refuse to make a group where something else stands.
 
@@ -160,52 +153,7 @@ def make_groups(groups: Sequence[tuple[Group, Place]], durability: str | None) -
             listed = {_LIST: there[_LIST]} if _LIST in there else {}
             return there if _plain(there) == group.document else {**group.document, **listed}
 
-        change_document(place, with_attributes, _level(place, durability), _SCOPE)
-
-
-def consolidate(
-    tree: Hierarchy,
-    wanted: Callable[[Group], bool],
-    made: Sequence[tuple[str, ArrayConversion]],
-    dst: Any,
-    durability: str | None,
-) -> None:
-    """Write the consolidated metadata of each new group whose old group had such metadata.
-
-    Other nodes that stand there stay listed. What a process that was killed has left of a group's
-    document is removed.
-    """
-    groups = [group for group in tree.groups if wanted(group)]
-    planned = {name: conversion.metadata.document for name, conversion in made}
-    documents = {group.name: group.document for group in groups} | planned
-    documents = as_published(documents, lambda name: resolve_place(dst, name or None))
-    for group in groups:
-        place = resolve_place(dst, group.name or None)
-        place.store.discard_scope(DOCUMENT, _SCOPE)
-        if not group.is_consolidated:
-            continue
-        above = f"{group.name}/" if group.name else ""
-        members = {
-            name.removeprefix(above): document
-            for name, document in sorted(documents.items())
-            if name and name != group.name and name.startswith(above)
-        }
-
-        def listing(
-            there: Document,
-            place: Place = place,
-            group: Group = group,
-            members: dict[str, Document] = members,
-        ) -> Document:
-            others = (there.get(_LIST) or {}).get("metadata", {})
-            stay = {
-                name: document
-                for name, document in others.items()
-                if name not in members and place.member(name).has(DOCUMENT)
-            }
-            return consolidated(group.document, dict(sorted({**stay, **members}.items())))
-
-        change_document(place, listing, _level(place, durability), _SCOPE)
+        change_document(place, with_attributes, level_of(place, durability), _SCOPE)
 
 
 def as_published(
@@ -230,7 +178,7 @@ def put_document(place: Place, data: bytes, durability: str | None, leaf: str = 
     """Write the document of a group, and make its directory if it lies in one."""
     place.store.discard_scope(leaf, _SCOPE)  # of a call that was killed
     root = place.store.local_root
-    level = _level(place, durability)
+    level = level_of(place, durability)
     if root is not None:
         with as_store_error(place.label, "cannot make"):
             make_directories(root, level)
@@ -239,7 +187,7 @@ def put_document(place: Place, data: bytes, durability: str | None, leaf: str = 
         place.write(leaf, data, durability=level, attempt=attempt, guard=check)
 
 
-def _level(place: Place, durability: str | None) -> str:
+def level_of(place: Place, durability: str | None) -> str:
     """Durability level of the document of a group."""
     is_durable = Capability.DURABLE in place.store.capabilities
     return durability or ("full" if is_durable else "none")
@@ -405,52 +353,23 @@ class NamedConversion:
             odd.append(f"{self.n_odd:,} decoded and re-encoded, since {told.why_some}")
         return (*self.planned.reasons, *odd, *([self.kept] if self.kept else []))
 
-
-def plan_all(
-    tree: Hierarchy, call: ConversionCall, engine: Engine, begun: Mapping[str, str] | None = None
-) -> list[NamedConversion]:
-    """Plan the conversion of each array, before anything is written."""
-    wanted = call.wanted
-    into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
-    if not tree.arrays and tree.left_out:
-        raise SpecError(
-            "no array is left",
-            field="include",
-            value=[*wanted.patterns.include, *wanted.patterns.exclude],
-            remedy='give patterns that fit paths of arrays, such as "images/*"',
+    def done(self, path: str, result: WriteResult, n_odd: int, n_left: int = 0) -> ConvertedArray:
+        """What became of the array; the arguments are as in `ConvertedArray`."""
+        n_odd = min(n_odd, result.n_chunks - result.n_empty_chunks)
+        return ConvertedArray(
+            name=self.name,
+            path=path,
+            how=self.how,
+            why=self.why,
+            result=result,
+            n_odd=n_odd,
+            n_left=n_left,
         )
-    names = [name for name, _ in tree.arrays]
-    groups = [group.name for group in tree.groups if wanted.patterns.want_group(group.name, names)]
-    is_directory = into.local_root is not None and not call.consume
-    refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
-    made = []
-    shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
-    wanted.check_fits(sorted({len(shape) for shape in shapes}))
-    for name, source in tree.arrays:
-        what = wanted.options
-        grid = source.array.metadata.grid
-        kept = "" if tree.is_array else wanted.keeps(grid)
-        if kept:
-            shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
-            what = ConversionOptions(
-                shards=shards,
-                check=what.check,
-                drop_empty=what.drop_empty,
-                checksum=what.checksum,
-                manifest=what.manifest,
-            )
-        try:
-            options = call.options
-            if call.removes_source:
-                options = keeping_names(source, options, (begun or {}).get(name))
-            made.append(
-                NamedConversion(name, convert_array(source, engine, what, options, into), kept)
-            )
-        except ShardwriteError as error:
-            if name:
-                error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
-            raise
-    return made
+
+    def digest(self, *, drop_empty: bool) -> str:
+        """Digest of what the array becomes, by which the same call is known again."""
+        facts = [self.planned.metadata.document, drop_empty]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def planned(one: NamedConversion, engine: Engine) -> PlannedArray:
@@ -555,56 +474,179 @@ def digest_with_label(digest: str, asked: Strategy, kept: Strategy) -> str:
 HAS_LAYOUT = "it has this layout already"
 
 
-def convert_all(
-    tree: Hierarchy, made: Sequence[NamedConversion], dst: Any, call: ConversionCall, engine: Engine
-) -> tuple[ConvertedArray, ...]:
-    """Run the conversions, of which none is published before all of them are whole."""
-    names = [one.name for one in made]
+@dataclass(frozen=True)
+class TreeConversion:
+    """A conversion of a hierarchy, planned array by array."""
 
-    def is_wanted(group: Group) -> bool:
-        return call.wanted.patterns.want_group(group.name, names)
+    tree: Hierarchy  # the source
+    call: ConversionCall
+    made: tuple[NamedConversion, ...]  # the conversions of its arrays
 
-    growing = [_settled(one, call.while_growing) for one in made]
-    groups = new_groups(tree, is_wanted, dst, call.run.mode)
-    documents = {place.name: group.document for group, place in groups}
-    into, seen = opened_once(dst), Seen()
-    jobs = [
-        Job(
-            one.planned.chunks,
-            one.planned.plan,
-            resolve_target(into, one.name or None, call.run_dir, seen=seen),
-            call.run,
-            documents,
+    @classmethod
+    def of(
+        cls,
+        tree: Hierarchy,
+        call: ConversionCall,
+        engine: Engine,
+        begun: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Plan the conversion of each array, before anything is written.
+
+        - `begun`: what an interrupted call that consumes the source was begun with, by array.
+        """
+        wanted = call.wanted
+        into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
+        if not tree.arrays and tree.left_out:
+            raise SpecError(
+                "no array is left",
+                field="include",
+                value=[*wanted.patterns.include, *wanted.patterns.exclude],
+                remedy='give patterns that fit paths of arrays, such as "images/*"',
+            )
+        names = [name for name, _ in tree.arrays]
+        groups = [
+            group.name for group in tree.groups if wanted.patterns.want_group(group.name, names)
+        ]
+        is_directory = into.local_root is not None and not call.consume
+        refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
+        made = []
+        shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
+        wanted.check_fits(sorted({len(shape) for shape in shapes}))
+        for name, source in tree.arrays:
+            what = wanted.options
+            grid = source.array.metadata.grid
+            kept = "" if tree.is_array else wanted.keeps(grid)
+            if kept:
+                shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
+                what = ConversionOptions(
+                    shards=shards,
+                    check=what.check,
+                    drop_empty=what.drop_empty,
+                    checksum=what.checksum,
+                    manifest=what.manifest,
+                )
+            try:
+                options = call.options
+                if call.removes_source:
+                    options = keeping_names(source, options, (begun or {}).get(name))
+                made.append(
+                    NamedConversion(name, convert_array(source, engine, what, options, into), kept)
+                )
+            except ShardwriteError as error:
+                if name:
+                    error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
+                raise
+        return cls(tree, call, tuple(made))
+
+    @property
+    def label(self) -> str:
+        """Text that names the new array or group."""
+        return resolve_place(self.call.dst, None).label
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded bytes of all arrays."""
+        return sum(one.planned.plan.raw_nbytes for one in self.made)
+
+    @cached_property
+    def targets(self) -> Mapping[str, Target]:
+        """Target of the conversion of each array, by the name of the array."""
+        into, run_dir, seen = opened_once(self.call.dst), self.call.run_dir, Seen()
+        names = [one.name for one in self.made]
+        return {name: resolve_target(into, name or None, run_dir, seen=seen) for name in names}
+
+    def jobs(self, documents: Mapping[str, Document] | None = None) -> list[Job]:
+        """What is written of each array.
+
+        - `documents`: those of the new groups, if they are made after the arrays.
+        """
+        return [
+            Job(
+                one.planned.chunks,
+                one.planned.plan,
+                self.targets[one.name],
+                self.call.run,
+                documents or {},
+            )
+            for one in self.made
+        ]
+
+    def execute(self, engine: Engine) -> tuple[ConvertedArray, ...]:
+        """Run the conversions, of which none is published before all of them are whole."""
+        call = self.call
+        growing = [_settled(one, call.while_growing) for one in self.made]
+        groups = self.groups()
+        jobs = self.jobs({place.name: group.document for group, place in groups})
+        with reporting(call.progress, self.raw_nbytes) as on_report:
+            if call.while_growing is None:
+                done = [(result, 0) for result in execute(jobs, engine, on_report)]
+            else:  # groups come first, so that what is there can be opened
+                make_groups(groups, call.run.durability)
+                done = [
+                    _write_settled(job, engine, on_report, is_settled)
+                    for job, is_settled in zip(jobs, growing, strict=True)
+                    if is_settled is not None
+                ]
+        make_groups(groups, call.run.durability)
+        arrays = tuple(
+            one.done(job.target.label, result, one.n_odd, n_left)
+            for one, job, (result, n_left) in zip(self.made, jobs, done, strict=True)
         )
-        for one in made
-    ]
-    with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
-        if call.while_growing is None:
-            done = [(result, 0) for result in execute(jobs, engine, on_report)]
-        else:  # groups come first, so that what is there can be opened
-            make_groups(groups, call.run.durability)
-            done = [
-                _write_settled(job, engine, on_report, is_settled)
-                for job, is_settled in zip(jobs, growing, strict=True)
-                if is_settled is not None
-            ]
-    make_groups(groups, call.run.durability)
-    arrays = [
-        ConvertedArray(
-            name=one.name,
-            path=job.target.label,
-            how=one.how,
-            why=one.why,
-            result=result,
-            n_odd=min(one.n_odd, result.n_chunks - result.n_empty_chunks),
-            n_left=n_left,
-        )
-        for one, job, (result, n_left) in zip(made, jobs, done, strict=True)
-    ]
-    if not any(array.n_left for array in arrays):
-        planned = [(one.name, one.planned) for one in made]
-        consolidate(tree, is_wanted, planned, dst, call.run.durability)
-    return tuple(arrays)
+        if not any(array.n_left for array in arrays):
+            self.consolidate(call.run.durability)
+        return arrays
+
+    # ---- The new groups, which are made once all arrays are whole
+
+    def _is_wanted(self, group: Group) -> bool:
+        return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
+
+    def groups(self) -> list[tuple[Group, Place]]:
+        """The groups and where they come, after a check of what stands there."""
+        call, groups = self.call, [group for group in self.tree.groups if self._is_wanted(group)]
+        seen = Seen()
+        places = [resolve_place(call.dst, group.name or None, seen=seen) for group in groups]
+        for group, place in zip(groups, places, strict=True):
+            check_group(
+                place, call.run.mode, lambda there: _plain(document_of(there)), group.document
+            )
+        return list(zip(groups, places, strict=True))
+
+    def consolidate(self, durability: str | None) -> None:
+        """Write the consolidated metadata of each new group whose old group had such metadata.
+
+        Other nodes that stand there stay listed. What a process that was killed has left of a
+        group's document is removed.
+        """
+        dst, groups = self.call.dst, [group for group in self.tree.groups if self._is_wanted(group)]
+        documents = {group.name: group.document for group in groups}
+        documents |= {one.name: one.planned.metadata.document for one in self.made}
+        documents = as_published(documents, lambda name: resolve_place(dst, name or None))
+        for group in groups:
+            place = resolve_place(dst, group.name or None)
+            place.store.discard_scope(DOCUMENT, _SCOPE)
+            if group.is_consolidated:
+                change = partial(_listing, place, group, documents)
+                change_document(place, change, level_of(place, durability), _SCOPE)
+
+
+def _listing(
+    place: Place, group: Group, documents: Mapping[str, Document], there: Document
+) -> Document:
+    """Document of a new group that lists the new nodes in it, beside others that stand there."""
+    above = f"{group.name}/" if group.name else ""
+    members = {
+        name.removeprefix(above): document
+        for name, document in sorted(documents.items())
+        if name and name != group.name and name.startswith(above)
+    }
+    others = (there.get(_LIST) or {}).get("metadata", {})
+    stay = {
+        name: document
+        for name, document in others.items()
+        if name not in members and place.member(name).has(DOCUMENT)
+    }
+    return consolidated(group.document, dict(sorted({**stay, **members}.items())))
 
 
 def _write_settled(

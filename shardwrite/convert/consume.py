@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +18,9 @@ import numpy as np
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
-    consolidate,
+    TreeConversion,
     digest_with_label,
-    keeping_names,
     make_groups,
-    new_groups,
-    plan_all,
     refuse_loss_of,
 )
 from shardwrite.convert.in_place import INTO, give_back, states_of
@@ -38,7 +33,6 @@ from shardwrite.convert.removal import (
     execute_consuming,
     ranks_there,
 )
-from shardwrite.convert.run import ArrayConversion, convert_array
 from shardwrite.convert.swap import InPlace, layout_of, work_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
@@ -58,7 +52,6 @@ from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
 from shardwrite.runs.execute import reporting
 from shardwrite.runs.job import Job
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.stores.base import Store
 from shardwrite.stores.directories import CONVERSION_SUFFIX, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, listed
 
@@ -66,6 +59,9 @@ from shardwrite.stores.looking import as_store_error, is_there, listed
 
 
 _GONE = "its source was consumed, and this was finished before"
+
+Consumed = tuple[tuple[ConvertedArray, ...], int]
+"""What became of the arrays, and the number of objects that were removed."""
 
 
 def refused(why: str, remedy: str) -> SpecError:
@@ -148,23 +144,20 @@ def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
     return replace(found, place=place, array=array, known_identity=state.identity)
 
 
-def digest_of(made: ArrayConversion, call: ConversionCall) -> str:
+def digest_of(one: NamedConversion, call: ConversionCall) -> str:
     """Digest of what the array becomes, and the label of a strategy; see `digest_with_label`."""
-    facts = [made.metadata.document, call.wanted.options.drop_empty]
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return digest_with_label(digest, call.options.strategy, made.plan.strategy)
+    digest = one.digest(drop_empty=call.wanted.options.drop_empty)
+    return digest_with_label(digest, call.options.strategy, one.planned.plan.strategy)
 
 
 def consume_one(
     one: NamedConversion, call: ConversionCall, target: Target, engine: Engine, state: Consumption
 ) -> tuple[ConvertedArray, int]:
-    """Write an array, and consume what it is made of; see `convert_and_consume`.
+    """Write an array, and consume what it is made of; its objects are listed.
 
     - `call`: the call. Its mode and durability are those of this array.
     """
     made = one.planned
-    if not state.is_listed:
-        state.list_objects(made.source.identity, ranks_there(made.source.array))
     if not isinstance(made.chunks, StoredChunks | WholeObjects):
         raise TypeError("a source whose chunks are not copied as they are is not consumed")
     consumer = Consumer(
@@ -192,57 +185,48 @@ def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
     return ConvertedArray(name=name, path=target.label, how="skipped", why=(_GONE,))
 
 
-# ---- One array
+# ---- The conversion
 
 
-def convert_and_consume(
-    place: Place, call: ConversionCall, engine: Engine
-) -> tuple[ConvertedArray, int]:
-    """Convert an array, and remove its objects as soon as what is made of them is durable.
-
-    Errors are those of `consume_into`.
-    """
-
-    def plan(source: StoredArray, into: Store) -> ArrayConversion:
-        begun = layout_of(consumed_path(place, call)).get("")
-        options = keeping_names(source, call.options, begun)
-        made = convert_array(source, engine, call.wanted.options, options, into)
-        check_copied(NamedConversion("", made))
-        refuse_loss_of([source], call)
-        return made
-
-    return consume_into(place, call, engine, plan)
+Plan = Callable[[Hierarchy], TreeConversion]
 
 
-def consume_into(
-    place: Place,
-    call: ConversionCall,
-    engine: Engine,
-    plan: Callable[[StoredArray, Store], ArrayConversion],
-) -> tuple[ConvertedArray, int]:
-    """Make an array of one that is consumed.
+def convert_and_consume(place: Place, call: ConversionCall, engine: Engine) -> Consumed:
+    """Convert an array or a hierarchy, and remove its objects; see `consume`."""
 
-    - `plan`: plans what is made of the array in a store. Its chunks or objects are copied as they
-      are.
+    def plan(tree: Hierarchy) -> TreeConversion:
+        planned = TreeConversion.of(tree, call, engine, layout_of(consumed_path(place, call)))
+        for one in planned.made:
+            check_copied(one)
+        refuse_loss_of([source for _, source in tree.arrays], call)
+        return planned
+
+    return consume(place, call, engine, plan)
+
+
+def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> Consumed:
+    """Make a new tree, and remove each object of the old one once what is made of it is durable.
+
+    - `plan`: plans what is made of the arrays. Their chunks or objects are copied as they are.
     - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
       removed.
     """
-    path = consumed_path(place, call)
-    target = resolve_target(call.dst, None, call.run_dir)
-    check_target(target, call)
-    check_apart(place, target.place)
+    path, new = consumed_path(place, call), resolve_place(call.dst, None)
+    check_target(resolve_target(call.dst, None, call.run_dir), call)
+    check_apart(place, new)
     if not has_document(place) and work_of(path) is None:
-        done = finished("", place, target)
-        if done is not None:
+        done = _finished(place, new, call)
+        if done:
             return done, 0
-    source = _source_at(place, path)
-    refuse_scale(source)
-    made = plan(source, target.store)
-    layout = {"": digest_of(made, call), INTO: target.label}
-    with _consuming(path, layout) as states:
-        refuse_runs(Hierarchy(place, (), (("", source),)))
-        _refuse_removed(place, states)
-        return consume_one(NamedConversion("", made), call, target, engine, states[""])
+    tree = _tree_at(Directory(path))
+    planned = plan(tree)
+    _check(path, planned)
+    layout = {f"{group.name}/": "group" for group in tree.groups}
+    layout |= {one.name: digest_of(one, call) for one in planned.made}
+    with _consuming(path, {**layout, INTO: new.label}) as states:
+        refuse_runs(tree)
+        _list(planned, states)
+        return _consume(planned, states, engine)
 
 
 @contextlib.contextmanager
@@ -259,7 +243,7 @@ def _consuming(path: Path, layout: Mapping[str, str]) -> Iterator[dict[str, Cons
         except ShardwriteError as error:
             try:
                 if not work.is_lost:
-                    give_back(work)
+                    give_back(work, states)
             except ShardwriteError:  # it says so, or cannot tell; the first error is to be reported
                 error.add_note(
                     f"objects of {path} may be removed already: make the same call again to finish"
@@ -281,67 +265,8 @@ def _refuse_removed(place: Place, states: Mapping[str, Consumption]) -> None:
         )
 
 
-def _source_at(place: Place, path: Path) -> StoredArray:
-    """The array, whose documents may have been moved aside."""
-    work = work_of(path)
-    state = None if work is None else Consumption(path, work)
-    aside = None if state is None else state.aside
-    if state is not None and aside is not None:
-        return known(stored_at(Directory(aside)), place, state)
-    tree = open_hierarchy(place, lambda _: True)
-    if not tree.is_array:
-        raise refused(
-            "it is no single array",
-            "give the path of an array, or leave consume out",
-        )
-    found = tree.arrays[0][1]
-    return found if state is None else known(found, place, state)
-
-
-# ---- A hierarchy
-
-
-Consumed = tuple[tuple[ConvertedArray, ...], int]
-
-
-def is_tree(place: Place, call: ConversionCall) -> bool:
-    """Whether a hierarchy is to be consumed, or was consumed, and not a single array."""
-    if not isinstance(place, Directory) or call.dst is None:
-        return False  # which is refused as for an array
-    begun = layout_of(place.path)
-    if INTO in begun:
-        return "" not in begun
-    if has_document(place):
-        return place.kind() in ("group", "v2 group")
-    return bool(_finished(place, call))
-
-
-def consume_tree(place: Place, call: ConversionCall, engine: Engine) -> Consumed:
-    """Convert a hierarchy, and remove its objects as soon as what is made of them is durable.
-
-    - Raises CorruptShardError if a new shard is not what it should be. What it was made of is not
-      removed.
-    """
-    path = consumed_path(place, call)
-    if not has_document(place) and work_of(path) is None:
-        return _finished(place, call), 0
-    new = resolve_place(call.dst, None)
-    check_apart(place, new)
-    tree = _tree_at(Directory(path))
-    made = plan_all(tree, call, engine, layout_of(path))
-    targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
-    _check(path, tree, made, targets, call)
-    refuse_loss_of([source for _, source in tree.arrays], call)
-    layout = {f"{group.name}/": "group" for group in tree.groups}
-    layout |= {one.name: digest_of(one.planned, call) for one in made}
-    with _consuming(path, {**layout, INTO: new.label}) as states:
-        refuse_runs(tree)
-        _list(tree, made, states)
-        return _consume(tree, made, targets, states, call, engine)
-
-
 def _tree_at(place: Directory) -> Hierarchy:
-    """The hierarchy, whose documents may have been moved aside."""
+    """The array or hierarchy, whose documents may have been moved aside."""
     work = work_of(place.path)
     if work is None:
         return open_hierarchy(place, lambda _: True)
@@ -358,14 +283,14 @@ def _tree_at(place: Directory) -> Hierarchy:
     return Hierarchy(place, tuple(groups), tuple(arrays))
 
 
-def _check(
-    path: Path,
-    tree: Hierarchy,
-    made: Sequence[NamedConversion],
-    targets: Mapping[str, Target],
-    call: ConversionCall,
-) -> None:
+def _check(path: Path, planned: TreeConversion) -> None:
     """Refuse a hierarchy that cannot be consumed."""
+    tree = planned.tree
+    if "" not in tree.documents:
+        raise refused(
+            "it is no single array, and no group",
+            "give the path of an array or a group, or leave consume out",
+        )
     for group in tree.groups:
         for entry in listed(path / group.name):
             if entry.name.endswith(CONVERSION_SUFFIX):
@@ -376,25 +301,22 @@ def _check(
                 )
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
-    for one in made:
-        check_target(targets[one.name], call)
-        check_copied(one)
+    for one in planned.made:
         refuse_scale(one.planned.source)
-        if tree.place.member(one.name).is_mount_point():
+        if one.name and tree.place.member(one.name).is_mount_point():
             raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
 
 
-def _list(
-    tree: Hierarchy, made: Sequence[NamedConversion], states: Mapping[str, Consumption]
-) -> None:
+def _list(planned: TreeConversion, states: Mapping[str, Consumption]) -> None:
     """List the objects of all arrays, before the documents of any group are moved."""
+    tree = planned.tree
     _refuse_removed(tree.place, states)
     if all(state.is_listed for state in states.values()):
         return
     for state in states.values():
         with as_store_error(str(state.work), "cannot make"):
             make_directories(state.work, "full")
-    for one in made:
+    for one in planned.made:
         source = one.planned.source
         states[one.name].list_objects(source.identity, ranks_there(source.array))
     for group in tree.groups:
@@ -402,42 +324,38 @@ def _list(
 
 
 def _consume(
-    tree: Hierarchy,
-    made: Sequence[NamedConversion],
-    targets: Mapping[str, Target],
-    states: Mapping[str, Consumption],
-    call: ConversionCall,
-    engine: Engine,
+    planned: TreeConversion, states: Mapping[str, Consumption], engine: Engine
 ) -> Consumed:
     """Make the new hierarchy, and remove the old one but for its last directories."""
-    level = min(target.durability(call.run.durability) for target in targets.values())
-    make_groups(new_groups(tree, _every, call.dst, call.run.mode), level)
+    tree, call = planned.tree, planned.call
+    level = min(target.durability(call.run.durability) for target in planned.targets.values())
+    make_groups(planned.groups(), level)
     for group in tree.groups:
         states[f"{group.name}/"].hide()
     done = []
-    with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
-        for one in made:
+    with reporting(call.progress, planned.raw_nbytes) as on_report:
+        for one in planned.made:
             this = replace(call, progress=on_report)
-            done.append(consume_one(one, this, targets[one.name], engine, states[one.name]))
-    consolidate(tree, _every, [(one.name, one.planned) for one in made], call.dst, level)
+            # Each array is a run of its own, which sees what the ones before it have left.
+            target = resolve_target(call.dst, one.name or None, call.run_dir)
+            done.append(consume_one(one, this, target, engine, states[one.name]))
+    planned.consolidate(level)
     for group in reversed(tree.groups):
         state = states[f"{group.name}/"]
         state.remove_rest(state.enter())
     return tuple(array for array, _ in done), sum(n for _, n in done)
 
 
-def _every(_: Group) -> bool:
-    return True
-
-
-def _finished(place: Place, call: ConversionCall) -> tuple[ConvertedArray, ...]:
-    """The results if a conversion has consumed the hierarchy and ended, so that it is gone."""
-    new = resolve_place(call.dst, None)
-    if new.kind_for_group() != "group":
-        return ()
-    names = [name for name, _ in open_hierarchy(new, lambda _: True).arrays]
+def _finished(place: Place, new: Place, call: ConversionCall) -> tuple[ConvertedArray, ...]:
+    """The results if a conversion has consumed the tree and ended, so that it is gone."""
+    is_group = new.kind_for_group() == "group"
+    names = [name for name, _ in open_hierarchy(new, lambda _: True).arrays] if is_group else [""]
     found = [
-        finished(name, place.member(name), resolve_target(call.dst, name, call.run_dir))
+        finished(
+            name,
+            place.member(name) if name else place,
+            resolve_target(call.dst, name or None, call.run_dir),
+        )
         for name in names
     ]
     return tuple(array for array in found if array is not None)

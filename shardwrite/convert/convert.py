@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwrite.convert.arrays import call_of, plan_all, planned, refuse_loss
+from shardwrite.convert.arrays import TreeConversion, call_of, planned, refuse_loss
 from shardwrite.convert.keywords import (
     PlanReshardArguments,
     ReshardArguments,
@@ -185,7 +185,7 @@ def plan_reshard(given: PlanReshardArguments) -> ConversionPlan:
     call = call_of(options_from(given, ReshardArguments))
     engine = active_engine()
     tree = open_tree(given.src, call.wanted.patterns.want)
-    made = plan_all(tree, call, engine)
+    made = TreeConversion.of(tree, call, engine).made
     return ConversionPlan(
         source=tree.place.label,
         arrays=tuple(planned(one, engine) for one in made),

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import re
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +20,8 @@ from shardwrite.convert.arrays import (
     HAS_LAYOUT,
     ConversionCall,
     NamedConversion,
+    TreeConversion,
     as_published,
-    convert_all,
     refuse_loss_of,
 )
 from shardwrite.convert.plan import ConvertedArray
@@ -110,7 +108,7 @@ def abandon_in_place(place: Place) -> bool:
         return False
     with InPlace.begun(path, None) as work:
         if INTO in work.layout:
-            give_back(work)
+            give_back(work, states_of(work))
         elif (work.is_complete or not is_there(path)) and work.is_new:
             _finish(work)
         else:  # also if another tree lies there now, which stays
@@ -132,27 +130,23 @@ def states_of(work: InPlace) -> dict[str, Consumption]:
     return {name: consumption_of(work.path, work.work, name) for name in names}
 
 
-def give_back(work: InPlace) -> None:
+def give_back(work: InPlace, states: dict[str, Consumption]) -> None:
     """Give up a conversion that consumes a tree, unless something of it was removed."""
-    states = states_of(work).values()
-    for state in states:
+    for state in states.values():
         state.check_whole()
-    for state in reversed(states):
-        state.give_back()
+    for name in reversed(states):
+        states[name].give_back()
     work.give_up()
 
 
 def convert_in_place(
-    tree: Hierarchy,
-    made: Sequence[NamedConversion],
-    call: ConversionCall,
-    engine: Engine,
-    is_finished: bool,
+    planned: TreeConversion, engine: Engine, is_finished: bool
 ) -> tuple[ConvertedArray, ...]:
     """Convert a hierarchy in its place, unless all of its arrays have the layout already.
 
     - Raises CorruptShardError if the new tree is not what it should be. The old one stays.
     """
+    tree, made, call = planned.tree, planned.made, planned.call
     path = _path_of(tree.place)
     if all(one.planned.is_there for one in made):
         if path is not None and find_in_place(path):
@@ -163,7 +157,8 @@ def convert_in_place(
     level = Target(tree.place, path).durability(call.run.durability)
     if call.run.restart:
         abandon_in_place(tree.place)
-    with InPlace.begun(path, _layout_of(made, call)) as work:
+    drops = call.wanted.options.drop_empty
+    with InPlace.begun(path, {one.name: one.digest(drop_empty=drops) for one in made}) as work:
         if not work.is_fresh and work.is_new:
             _finish(work)
             return _left_out(made, _FINISHED)
@@ -178,7 +173,8 @@ def convert_in_place(
         work.make_new()
         run = replace(call.run, mode="w-", durability=level, restart=False)
         try:
-            arrays = convert_all(tree, made, work.new, replace(call, run=run), engine)
+            beside = replace(planned, call=replace(call, dst=work.new, run=run))
+            arrays = beside.execute(engine)
             for one in made:
                 _compare(one, work.new, call)
             _keep_rights(tree, path, work.new)
@@ -207,17 +203,6 @@ def _renamed(array: ConvertedArray, path: Path) -> ConvertedArray:
     now = str(path / array.name) if array.name else str(path)
     result = None if array.result is None else replace(array.result, path=now)
     return replace(array, path=now, result=result)
-
-
-def _layout_of(made: Sequence[NamedConversion], call: ConversionCall) -> Mapping[str, str]:
-    """Digest of what each array becomes."""
-    drops = call.wanted.options.drop_empty
-    return {
-        one.name: hashlib.sha256(
-            json.dumps([one.planned.metadata.document, drops], sort_keys=True).encode()
-        ).hexdigest()
-        for one in made
-    }
 
 
 def _check(tree: Hierarchy, call: ConversionCall) -> Path:

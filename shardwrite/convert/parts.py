@@ -15,15 +15,12 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from shardwrite._dataclass import dataclass
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
+    TreeConversion,
     call_of,
-    consolidate,
     make_groups,
-    new_groups,
-    plan_all,
 )
 from shardwrite.convert.keywords import (
     ConvertPartArguments,
@@ -42,11 +39,8 @@ from shardwrite.journal.rundir import RunDirectory, in_one_state
 from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.together import ArrayInParts, ArraysInParts, stretches_of
 from shardwrite.options import options_from
-from shardwrite.place.base import Place, opened_once
-from shardwrite.place.seen import Seen
-from shardwrite.place.target import Target, resolve_place, resolve_target
+from shardwrite.place.target import Target, resolve_place
 from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
-from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.runs.array_plan import resources_of
@@ -54,25 +48,14 @@ from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import Job, NoChunks
 from shardwrite.runs.kept import accepts_source, as_begun
-from shardwrite.runs.result import WriteResult
 from shardwrite.volumes.source import open_tree
 
 _PUBLISHED = "it is published already"
 _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
 
 
-@dataclass(frozen=True)
-class PlannedParts:
+class PlannedParts(TreeConversion):
     """A conversion that is cut into parts, planned."""
-
-    tree: Hierarchy  # the source
-    made: tuple[NamedConversion, ...]  # the planned conversions of its arrays
-    call: ConversionCall
-
-    @property
-    def raw_nbytes(self) -> int:
-        """Decoded bytes of all arrays."""
-        return sum(one.planned.plan.raw_nbytes for one in self.made)
 
     @property
     def n_groups(self) -> int:
@@ -84,26 +67,11 @@ class PlannedParts:
         """Number of shards of all arrays."""
         return sum(one.planned.plan.n_shards for one in self.made)
 
-    @property
-    def label(self) -> str:
-        """Text that names the new array or group."""
-        return resolve_place(self.call.dst, None).label
-
-    def is_wanted(self, group: Group) -> bool:
-        """Whether a group of the source is made anew."""
-        return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
-
     @cached_property
     def targets(self) -> Mapping[str, Target]:
-        """Target of the conversion of each array, by the name of the array."""
-        dst, run_dir, seen = opened_once(self.call.dst), self.call.run_dir, Seen()
-        found = [resolve_target(dst, one.name or None, run_dir, seen=seen) for one in self.made]
-        names = [one.name for one in self.made]
-        return dict(zip(names, in_one_state(found), strict=True))
-
-    def target_of(self, one: NamedConversion) -> Target:
-        """Target of the conversion of one array."""
-        return self.targets[one.name]
+        """See :attr:`TreeConversion.targets`; the state of the run lies in one place."""
+        found = super().targets
+        return dict(zip(found, in_one_state(list(found.values())), strict=True))
 
     def stretches(self) -> Iterator[tuple[NamedConversion, Stretch]]:
         """Each array, and its place among all of them."""
@@ -112,12 +80,8 @@ class PlannedParts:
 
     def begin(self, engine: Engine) -> None:
         """Begin the run of all arrays."""
-        run = self.call.run
         self.groups()  # refuses what stands in the way
-        jobs = [
-            Job(one.planned.chunks, one.planned.plan, self.target_of(one), run) for one in self.made
-        ]
-        prepare_jobs(jobs, engine)
+        prepare_jobs(self.jobs(), engine)
 
     def arrays(
         self, engine: Engine, job_of: Callable[[NamedConversion, RunDirectory], Job]
@@ -126,7 +90,7 @@ class PlannedParts:
         arrays = [
             ArrayInParts(
                 one.name,
-                self.target_of(one),
+                self.targets[one.name],
                 one.planned.plan.raw_nbytes,
                 partial(job_of, one),
                 partial(_is_of, one),
@@ -134,10 +98,6 @@ class PlannedParts:
             for one in self.made
         ]
         return ArraysInParts(self.label, arrays, engine, _HOW_TO_BEGIN)
-
-    def groups(self) -> list[tuple[Group, Place]]:
-        """The new groups, which are made once all arrays are whole."""
-        return new_groups(self.tree, self.is_wanted, self.call.dst, self.call.run.mode)
 
 
 def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
@@ -153,7 +113,7 @@ def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
     tree = open_tree(src, call.wanted.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
     refuse_runs(tree, is_kept=True)
-    return PlannedParts(tree, tuple(plan_all(tree, call, engine)), call)
+    return PlannedParts.of(tree, call, engine)
 
 
 @taking(PrepareConversionArguments)
@@ -286,12 +246,11 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
 
     results = parts.arrays(engine, job_of).finish(n_parts, trusts_journals=given.trust_journals)
     arrays = [
-        _converted(one, parts.target_of(one), result, one.n_odd)
+        one.done(parts.targets[one.name].label, result, one.n_odd)
         for one, result in zip(parts.made, results, strict=True)
     ]
     make_groups(groups, parts.call.run.durability)
-    done = [(one.name, one.planned) for one in parts.made]
-    consolidate(parts.tree, parts.is_wanted, done, parts.call.dst, parts.call.run.durability)
+    parts.consolidate(parts.call.run.durability)
     return _result(parts, arrays, start)
 
 
@@ -307,14 +266,11 @@ def _convert(parts: PlannedParts, index: int, count: int, engine: Engine) -> lis
     done, arrays = [], parts.arrays(engine, job_of)
     for number, (result, part) in arrays.write(index, count, parts.call.progress).items():
         one = parts.made[number]
-        target = parts.target_of(one)
+        path = parts.targets[one.name].label
         if part is None:
-            made = ConvertedArray(
-                name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,)
-            )
-            done.append(made)
+            done.append(ConvertedArray(name=one.name, path=path, how="skipped", why=(_PUBLISHED,)))
         else:
-            done.append(_converted(one, target, result, _n_encoded_at_edges(one, part)))
+            done.append(one.done(path, result, _n_encoded_at_edges(one, part)))
     return done
 
 
@@ -352,19 +308,6 @@ def _n_encoded_at_edges(one: NamedConversion, part: Part) -> int:
         n += math.prod(ceil_div(k, c) for k, c in zip(box.shape, grid.chunks, strict=True))
         n -= math.prod(k // c for k, c in zip(whole, grid.chunks, strict=True))
     return n
-
-
-def _converted(
-    one: NamedConversion, target: Target, result: WriteResult, n_odd: int
-) -> ConvertedArray:
-    return ConvertedArray(
-        name=one.name,
-        path=target.label,
-        how=one.how,
-        why=one.why,
-        result=result,
-        n_odd=min(n_odd, result.n_chunks - result.n_empty_chunks),
-    )
 
 
 def _result(parts: PlannedParts, arrays: Sequence[ConvertedArray], start: float) -> Conversion:

@@ -297,12 +297,8 @@ class PlannedArray:
     # None where there are none.
     shape: tuple[int, ...]
     old_shards: tuple[int, ...] | None
-    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
-    # None where there are none.
     shards: tuple[int, ...] | None
     old_chunks: tuple[int, ...]
-    # Shapes in elements: of the array, and of shards and inner chunks before and after. Shards are
-    # None where there are none.
     chunks: tuple[int, ...]
     # Whether encoded inner chunks are copied, or decoded and re-encoded, or the array has the
     # layout already and nothing is done

@@ -185,6 +185,7 @@ class Consumption:
         self.path, self._moved_to = path, work
         self.work = work if state is None else state
         self._fd = -1
+        self._mark: Path | None = None  # that this process has put into the run of the new array
 
     @property
     def listed(self) -> Listed:
@@ -245,6 +246,13 @@ class Consumption:
             if is_there(self.path):  # and not removed already
                 fsync_directory(self.path)
 
+    def mark(self, run: RunDirectory) -> None:
+        """Note in a run that from now on its shards are not taken away."""
+        data = json.dumps({"source": str(self.path)}).encode()
+        self._mark = run.path / CONSUMES
+        write_file(self._mark, data, durability="full", attempt=uuid.uuid4().hex)
+        confirm(run.target)
+
     def check_whole(self) -> None:
         """Refuse to give up if objects may have been removed."""
         n = sum(len(checked.shards) for checked in self.checked())
@@ -266,6 +274,13 @@ class Consumption:
                     os.rename(self.work / _ASIDE / leaf, self.path / leaf)
             if is_there(self.path):
                 fsync_directory(self.path)
+            if self._mark is not None:
+                try:  # into the work, which is not there any more if another process took it over
+                    os.rename(self._mark, self._moved_to / CONSUMES)
+                except OSError as error:
+                    # It stays on another file system, and in a run that has ended there is none.
+                    if error.errno not in (errno.ENOENT, errno.EXDEV):
+                        raise
 
     def checked(self) -> Iterator[Checked]:
         """All lines about shards (step 3). A line that is torn was not synced, and counts not."""
@@ -409,22 +424,17 @@ def differing_objects(
 
 def _differs(ours: ObjectReader | None, theirs: ObjectReader | None) -> bool:
     """Whether two open objects, which are closed then, do not have the same bytes."""
-    if ours is None or theirs is None:
+    with contextlib.ExitStack() as stack:
         for reader in (ours, theirs):
             if reader is not None:
-                reader.__exit__(None, None, None)
-        return ours is not theirs
-    with ours, theirs:
-        return not _is_same(ours, theirs)
-
-
-def _is_same(one: ObjectReader, other: ObjectReader) -> bool:
-    """Whether two objects have the same bytes."""
-    return one.nbytes == other.nbytes and all(
-        one.read(start, nbytes) == other.read(start, nbytes)
-        for start in range(0, one.nbytes, COPIED_NBYTES)
-        for nbytes in (min(COPIED_NBYTES, one.nbytes - start),)
-    )
+                stack.enter_context(reader)
+        if ours is None or theirs is None or ours.nbytes != theirs.nbytes:
+            return ours is not theirs
+        return any(
+            ours.read(start, nbytes) != theirs.read(start, nbytes)
+            for start in range(0, ours.nbytes, COPIED_NBYTES)
+            for nbytes in (min(COPIED_NBYTES, ours.nbytes - start),)
+        )
 
 
 # ---- The conversion that compares, records and removes
@@ -544,10 +554,7 @@ class Consumer:
                 key=self._target.metadata.key_of_rank(rank),
             )
         if self._run is not None:
-            # From now on, the shards of the run are not taken away.
-            data, path = json.dumps({"source": str(self._state.path)}).encode(), self._run.path
-            write_file(path / CONSUMES, data, durability="full", attempt=uuid.uuid4().hex)
-            confirm(self._run.target)
+            self._state.mark(self._run)
             self._run = None
         ledger = self._ledger
         columns = (ledger.nbytes, ledger.index_crcs, ledger.n_chunks)
@@ -649,9 +656,7 @@ def execute_consuming(
         array = ShardedArray(job.plan.metadata, job.target.store)
         ranks = np.arange(job.plan.metadata.grid.n_shards, dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=False)
-        table.refuse_unread(job.target.label)
-        if table.problems:
-            raise CorruptShardError(f"of {job.target.label}: {table.problems[0][1]}")
+        table.refuse_bad(job.target.label)
         consumer.begin(Ledger.of(job.plan.metadata.grid, table), None)
     return result
 

@@ -18,8 +18,15 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.convert.arrays import ConversionCall, as_published, check_group, put_document
-from shardwrite.convert.consume import consume_into
+from shardwrite.convert.arrays import (
+    ConversionCall,
+    NamedConversion,
+    TreeConversion,
+    as_published,
+    check_group,
+    put_document,
+)
+from shardwrite.convert.consume import consume, refused
 from shardwrite.convert.plan import told_of_left_out, told_of_source
 from shardwrite.convert.removal import WholeObjects, plan_transfer_of
 from shardwrite.convert.run import ArrayConversion
@@ -55,8 +62,7 @@ from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
-from shardwrite.stores.looking import parse_json
-from shardwrite.volumes.documents import around, replace_info
+from shardwrite.volumes.documents import around, parsed, replace_info
 from shardwrite.volumes.info import INFO, Scale, parse_info
 from shardwrite.volumes.new import NewScale, merged_info
 from shardwrite.volumes.scale import PrecomputedShards
@@ -85,17 +91,9 @@ def infos_of(tree: Hierarchy) -> dict[str, bytes]:
             if name in found:
                 break
     for name, data in found.items():
-        _check_scales(tree.at(name).label, f"{name}/" if name else "", _parsed(data), scales)
+        label = tree.at(name).label
+        _check_scales(label, f"{name}/" if name else "", parsed(data, label), scales)
     return found
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return parse_json(data)
-    except ValueError as error:
-        raise SpecError(
-            f"not valid: {error}", field=INFO, value=INFO, remedy="mend it, or remove it"
-        ) from error
 
 
 def _check_scales(label: str, above: str, document: Any, scales: set[str]) -> None:
@@ -122,7 +120,7 @@ def beside_scales(infos: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
         (f"{name}/{value}" if name else value, f"the {member} of a volume, which are no scale")
         for name, data in infos.items()
         for member in _BESIDE
-        if isinstance(value := _parsed(data).get(member), str)
+        if isinstance(value := parsed(data).get(member), str)
     )
 
 
@@ -161,7 +159,7 @@ def _of_another(label: str) -> SpecError:
 def _scales(data: bytes) -> tuple[object, tuple[Scale, ...]] | None:
     """What the scales of a volume have in common, and the scales; None if it is no volume."""
     try:
-        found = parse_info(_parsed(data))
+        found = parse_info(parsed(data))
     except SpecError:
         return None
     return (found.kind, found.dtype, found.n_channels), found.scales
@@ -179,7 +177,7 @@ def withdraw_scales(
     def without(there: bytes | None, data: bytes) -> bytes | None:
         if there is None or there == data or _scales(there) is None:
             return None
-        old, new = _parsed(there), _parsed(data)
+        old, new = parsed(there), parsed(data)
         left = {**old, "scales": [one for one in old["scales"] if one in new["scales"]]}
         return None if left == old else json.dumps(left).encode()
 
@@ -203,16 +201,16 @@ def _joined(there: bytes | None, data: bytes, label: str) -> bytes:
     if there is None or old is None or new is None:
         return data
     keys = {scale.key for scale in new[1]}
-    others = [entry for entry in _parsed(there)["scales"] if entry["key"] not in keys]
+    others = [entry for entry in parsed(there)["scales"] if entry["key"] not in keys]
     if not others:
         return data
     if old[0] != new[0]:
         raise _of_another(label)
-    joined = _parsed(data)
+    joined = parsed(data)
     for entry in others:
         volume = parse_info({**joined, "scales": [entry]})
         joined = merged_info(joined, NewScale(volume, entry))
-    return there if joined == _parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"
+    return there if joined == parsed(there) else json.dumps(joined, indent=2).encode() + b"\n"
 
 
 # ---- Plans and results
@@ -596,14 +594,22 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
     start = time.perf_counter()
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
     chosen = run_state_beside(source.store.local_root, place, call.run_dir)
+    is_default = chosen is not call.run_dir
 
-    def plan(found: StoredArray, into: Store) -> ArrayConversion:
+    def plan(tree: Hierarchy) -> TreeConversion:
+        if not tree.is_array:
+            raise refused(
+                "it is no single array", "give the path of an array, or leave consume out"
+            )
+        found = tree.arrays[0][1]
         _check_source(found)
-        _check_sizes(found, into, engine)
+        _check_sizes(found, place.store, engine)
         chunks = WholeObjects(found.array)
-        return ArrayConversion(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+        made = ArrayConversion(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+        return TreeConversion(tree, call, (NamedConversion("", made),))
 
-    array, n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
+    call = replace(call, run_dir=chosen)
+    (array,), n_removed = consume(source, call, engine, plan)
     result = array.result
     if result is None:  # it was finished before
         target = target_at(place, chosen)
@@ -611,7 +617,7 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
         if receipt is None:
             raise TypeError("a copy that was finished before has a receipt")
         result = result_from_receipt(receipt.result, target.label)
-    if chosen is not call.run_dir:
+    if is_default:
         _remove_if_empty(chosen)
     return Transfer(
         source=source.label,

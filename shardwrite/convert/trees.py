@@ -12,8 +12,8 @@ from numbers import Integral
 from typing import Any
 
 from shardwrite.codecs.documents import Document, attributes_of
-from shardwrite.convert.arrays import ConversionCall, convert_all, plan_all
-from shardwrite.convert.consume import consume_tree, convert_and_consume, is_tree
+from shardwrite.convert.arrays import ConversionCall, TreeConversion, level_of
+from shardwrite.convert.consume import convert_and_consume
 from shardwrite.convert.in_place import convert_in_place, finish_in_place
 from shardwrite.convert.keywords import AUTO, IN_PLACE
 from shardwrite.convert.plan import Conversion
@@ -29,7 +29,6 @@ from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.sources.opening import place_of
-from shardwrite.stores.base import Capability
 from shardwrite.volumes.source import open_tree
 
 _FIELD = "notes"
@@ -115,42 +114,35 @@ def _count(given: Any) -> Any:
 def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
     """Convert an array, or a hierarchy array by array."""
     start = time.perf_counter()
-    source = place_of(src)
+    place = place_of(src)
+    n_removed = 0
+    left_out: tuple[tuple[str, str], ...] = ()
+    new = None if call.dst is None else resolve_place(call.dst, None)
     if call.consume:
-        if is_tree(source, call):
-            arrays, n_removed = consume_tree(source, call, engine)
-            path = resolve_place(call.dst, None).label
-        else:
-            array, n_removed = convert_and_consume(source, call, engine)
-            arrays, path = (array,), array.path
-        return Conversion(
-            source=source.label,
-            path=path,
-            arrays=arrays,
-            seconds=rounded(time.perf_counter() - start),
-            n_removed=n_removed,
-        )
-    is_finished = call.dst is None and finish_in_place(source)
-    tree = open_tree(src, call.wanted.patterns.want)
-    made = plan_all(tree, call, engine)
-    if call.wanted.is_store:
-        _noted(_attributes_of(tree), call)
-    if call.dst is None:
-        arrays, path = convert_in_place(tree, made, call, engine, is_finished), tree.place.label
+        arrays, n_removed = convert_and_consume(place, call, engine)
     else:
-        place = resolve_place(call.dst, None)
-        check_apart(tree.place, place)
-        if call.while_growing is None:
-            refuse_runs(tree, is_kept=True)
-        arrays, path = convert_all(tree, made, call.dst, call, engine), place.label
-    if call.wanted.is_store:
-        _note(tree.place, call)
+        is_finished = new is None and finish_in_place(place)
+        tree = open_tree(src, call.wanted.patterns.want)
+        place, left_out = tree.place, tree.left_out
+        planned = TreeConversion.of(tree, call, engine)
+        if call.wanted.is_store:
+            _noted(_attributes_of(tree), call)
+        if new is None:
+            arrays = convert_in_place(planned, engine, is_finished)
+        else:
+            check_apart(place, new)
+            if call.while_growing is None:
+                refuse_runs(tree, is_kept=True)
+            arrays = planned.execute(engine)
+        if call.wanted.is_store:
+            _note(place, call)
     return Conversion(
-        source=tree.place.label,
-        path=path,
+        source=place.label,
+        path=(new or place).label,
         arrays=arrays,
         seconds=rounded(time.perf_counter() - start),
-        left_out=tree.left_out,
+        left_out=left_out,
+        n_removed=n_removed,
     )
 
 
@@ -175,14 +167,12 @@ def _noted(attributes: Document, call: ConversionCall) -> Document:
 
 def _note(place: Place, call: ConversionCall) -> None:
     """Add the note on sharding to the root of a tree, or remove it; other changes stay."""
-    is_durable = Capability.DURABLE in place.store.capabilities
-    level = call.run.durability or ("full" if is_durable else "none")
     place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
 
     def noted(document: Document) -> Document:
         return {**document, "attributes": _noted(attributes_of(document), call)}
 
-    new = dict(change_document(place, noted, level, _SCOPE))
+    new = dict(change_document(place, noted, level_of(place, call.run.durability), _SCOPE))
     new.pop("consolidated_metadata", None)
     # A call that was killed may have left out what follows.
     enter_above(place, {"": new}.copy)

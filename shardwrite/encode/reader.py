@@ -27,22 +27,11 @@ WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is fast
 
 
 class Loaded:
-    """An object that was read as a whole."""
+    """A stretch of an object that was read by one request; the whole by default."""
 
-    def __init__(self, source: Ranges) -> None:
-        self._data = memoryview(source.read(0, source.nbytes)).cast("B")
-        self.nbytes = source.nbytes
-
-    def read(self, offset: int, nbytes: int) -> Buffer:
-        """See :meth:`Ranges.read`; the bytes are not copied."""
-        return self._data[offset : offset + nbytes]
-
-
-class _Stretch:
-    """A stretch of an object that was read by one request."""
-
-    def __init__(self, source: Ranges, start: int, stop: int) -> None:
+    def __init__(self, source: Ranges, start: int = 0, stop: int | None = None) -> None:
         self._source, self._start, self.nbytes = source, start, source.nbytes
+        stop = source.nbytes if stop is None else stop
         self._data = memoryview(source.read(start, stop - start)).cast("B")
 
     def read(self, offset: int, nbytes: int) -> Buffer:
@@ -205,7 +194,7 @@ class ChunkGroup:
         """Make the request, and return a reader of the shard that has these inner chunks."""
         if self.span is None:
             return self.shard
-        shard, stretch = self.shard, _Stretch(self.shard.source, *self.span)
+        shard, stretch = self.shard, Loaded(self.shard.source, *self.span)
         return ShardReader(shard.metadata, shard.key, stretch, loaded=shard.loaded)
 
 

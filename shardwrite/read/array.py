@@ -296,10 +296,10 @@ class ShardedArray:
 
     def _indexed(self, reader: ObjectReader, key: str, *, is_most: bool) -> ShardReader:
         """Reader of an open shard, whose index is kept if it can be."""
-        identity, name = getattr(reader, "identity", None), (self._token, key)
+        identity, name = reader.identity, (self._token, key)
         kept = None if self.is_afresh or identity is None else INDEXES.find(name)
         loaded = kept.loaded if kept is not None and kept.identity == identity else None
-        is_near = not getattr(reader, "is_distant", False)  # else `groups` gives large pieces
+        is_near = not reader.is_distant  # else `groups` gives large pieces
         whole = is_near and is_most and reader.nbytes <= self._most_at_once
         source = Loaded(reader) if whole else reader
         kept_as = None if self.is_afresh else identity

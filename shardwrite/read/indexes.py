@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy.typing as npt
@@ -26,11 +26,7 @@ class _Kept(Protocol):
     """What is kept of an object in one state."""
 
     @property
-    def identity(self) -> Any:
-        """The state."""
-
-    @property
-    def nbytes(self) -> int:
+    def memory_nbytes(self) -> int:
         """Memory that it takes."""
 
 
@@ -42,7 +38,7 @@ class KeptIndex:
     loaded: LoadedIndex
 
     @property
-    def nbytes(self) -> int:
+    def memory_nbytes(self) -> int:
         """Memory that it takes: a table, and a flag for each of its rows."""
         table = self.loaded.index.table
         return _ENTRY_NBYTES + table.nbytes + len(table)
@@ -56,7 +52,7 @@ class KeptChunk:
     elements: npt.NDArray[Any]
 
     @property
-    def nbytes(self) -> int:
+    def memory_nbytes(self) -> int:
         """Memory that it takes."""
         return _ENTRY_NBYTES + self.elements.nbytes
 
@@ -64,18 +60,16 @@ class KeptChunk:
 K = TypeVar("K", bound=_Kept)
 
 
-class _Cache(Generic[K]):
-    """What is kept, by names, up to a number of bytes in all, which a setting gives.
+class Cache(Generic[K]):
+    """What is kept, by names, up to a number of bytes in all. Threads may share it.
 
     What was not used for the longest time is dropped first.
+
+    - `limit_nbytes`: returns the number of bytes, which a setting may change.
     """
 
-    @property
-    def limit_nbytes(self) -> int:
-        """The number of bytes."""
-        raise NotImplementedError
-
-    def __init__(self) -> None:
+    def __init__(self, limit_nbytes: Callable[[], int]) -> None:
+        self.limit_nbytes = limit_nbytes
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -94,12 +88,12 @@ class _Cache(Generic[K]):
 
     def keep(self, name: Hashable, kept: K) -> None:
         """Keep something under a name, if it fits."""
-        most = self.limit_nbytes
+        most = self.limit_nbytes()
         with self._lock:
             self._drop(name)
-            if kept.nbytes <= most:
+            if kept.memory_nbytes <= most:
                 self._kept[name] = kept
-                self.nbytes += kept.nbytes
+                self.nbytes += kept.memory_nbytes
             while self.nbytes > most:
                 self._drop(next(iter(self._kept)))
 
@@ -111,29 +105,15 @@ class _Cache(Generic[K]):
     def _drop(self, name: Hashable) -> None:
         dropped = self._kept.pop(name, None)
         if dropped is not None:
-            self.nbytes -= dropped.nbytes
+            self.nbytes -= dropped.memory_nbytes
 
 
-class IndexCache(_Cache[KeptIndex]):
-    """Indexes by the token of a store and the key of a shard."""
+INDEXES: Cache[KeptIndex] = Cache(lambda: value_of(INDEX_CACHE))
+"""Indexes of this process, by the token of a store and the key of a shard."""
 
-    @property
-    def limit_nbytes(self) -> int:
-        """See :attr:`_Cache.limit_nbytes`."""
-        return value_of(INDEX_CACHE)
-
-
-class ChunkCache(_Cache[KeptChunk]):
-    """Inner chunks by the token of a store, the key of a shard, and their rank in it."""
-
-    @property
-    def limit_nbytes(self) -> int:
-        """See :attr:`_Cache.limit_nbytes`."""
-        return value_of(CHUNK_CACHE) or 0
-
-
-INDEXES, CHUNKS = IndexCache(), ChunkCache()
-"""Those of this process."""
+CHUNKS: Cache[KeptChunk] = Cache(lambda: value_of(CHUNK_CACHE) or 0)
+"""Inner chunks of this process, by the token of a store, the key of a shard, and their rank in it.
+"""
 
 os.register_at_fork(after_in_child=INDEXES.after_fork)
 os.register_at_fork(after_in_child=CHUNKS.after_fork)

@@ -185,6 +185,13 @@ class ShardTable:
                 text = f"shards of {label} cannot be looked at: {message}"
                 raise StoreError(text, key=label, errno=self.errnos[rank])
 
+    def refuse_bad(self, label: str) -> None:
+        """Raise as `refuse_unread` does, and CorruptShardError if a shard is bad."""
+        self.refuse_unread(label)
+        if self.problems:
+            n = len(self.problems)
+            raise CorruptShardError(f"{n} shards of {label} are bad: {self.problems[0][1]}")
+
 
 def _order_of(
     offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape
@@ -442,11 +449,7 @@ def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
     if len(ranks) > _MOST_LOOKED_AT:
         looked_at = ranks[np.linspace(0, len(ranks) - 1, _MOST_LOOKED_AT).astype(np.int64)]
     table = inspect_shards(engine, array, looked_at, deep=False)
-    table.refuse_unread(label)
-    if table.problems:
-        raise CorruptShardError(
-            f"{len(table.problems)} shards of {label} are bad: {table.problems[0][1]}"
-        )
+    table.refuse_bad(label)
     share = len(ranks) / len(looked_at) if len(looked_at) else 1.0
     if share == 1:
         ranks = ranks[table.is_present]

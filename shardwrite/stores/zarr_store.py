@@ -550,8 +550,10 @@ class _RangeReader(ObjectReader):
             return b""
         data = None
         self._n_reads += 1
-        if offset + nbytes <= self.nbytes:
-            data = self._store.read_object(self._name, offset, offset + nbytes)
+        stop = offset + nbytes
+        if stop <= self.nbytes:
+            # One byte more at the end: there is none, unless a longer object has been put since.
+            data = self._store.read_object(self._name, offset, stop + (stop == self.nbytes))
         if data is None or len(data) != nbytes:
             message = f"{self._name!r} ends before byte {offset + nbytes}, or was replaced"
             raise StoreError(message, key=self._name, errno=errno.EIO)
@@ -561,6 +563,7 @@ class _RangeReader(ObjectReader):
         """See :meth:`ObjectReader.check_same`."""
         if self._n_reads > 1 and self._store.version_of_object(self._name) != self.version:
             raise changed_meanwhile(self._name)
+        self._n_reads = min(self._n_reads, 1)  # what is read from now on is looked at again
 
 
 _FAR = 2**62

@@ -40,10 +40,11 @@ Replace = Callable[[bytes | None], bytes | None]
 
 def read_volume(place: Place) -> Any:
     """The parsed ``info`` at a place; None if there is none."""
-    return _parsed(place.read(INFO), place)
+    return parsed(place.read(INFO), place.label)
 
 
-def _parsed(data: bytes | None, place: Place) -> Any:
+def parsed(data: bytes | None, label: str = "") -> Any:
+    """An ``info`` that stands at a place; None if there is none."""
     if data is None:
         return None
     try:
@@ -54,7 +55,7 @@ def _parsed(data: bytes | None, place: Place) -> Any:
         raise SpecError(
             f"not valid: {error}",
             field=INFO,
-            value=f"{place.label}/{INFO}",
+            value=f"{label}/{INFO}" if label else INFO,
             remedy="mend it, or remove it",
         ) from error
     return document
@@ -68,7 +69,7 @@ def change_info(volume: Target, change: Change, durability: str) -> None:
     place = volume.place
 
     def replace(data: bytes | None) -> bytes | None:
-        old = _parsed(data, place)
+        old = parsed(data, place.label)
         new = change(old)
         return None if new == old else json.dumps(new, indent=2).encode() + b"\n"
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import stat
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -19,6 +17,7 @@ import numpy as np
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer, Ranges, chunk_limit
 from shardwrite.errors import CorruptShardError, StoreError, damage_in
+from shardwrite.read.indexes import Cache
 from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import listed, mode_of
 from shardwrite.volumes.sharding import (
@@ -256,39 +255,11 @@ class UInt64ShardReader:
 
 T = TypeVar("T")
 
-Indexed = TypeVar("Indexed", bound=Minishard)
-
 _MORE_TRIES = 2
 
 _OBSOLETE = ("index", "data")
 
 _ENDINGS = (".shard", ".index", ".data")
-
-
-class IndexCache:
-    """Indexes of minishards that were read last, up to a number of bytes. Threads may share it."""
-
-    def __init__(self, limit_nbytes: int) -> None:
-        self._limit_nbytes = limit_nbytes
-        self._kept: OrderedDict[tuple[object, ...], Any] = OrderedDict()
-        self._nbytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, name: tuple[object, ...], load: Callable[[], Indexed]) -> Indexed:
-        """The index with a name, which `load` reads if it is not kept."""
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                kept: Indexed = self._kept[name]
-                return kept
-        index = load()
-        with self._lock:
-            if name not in self._kept:
-                self._kept[name] = index
-                self._nbytes += index.memory_nbytes
-            while self._nbytes > self._limit_nbytes:
-                self._nbytes -= self._kept.popitem(last=False)[1].memory_nbytes
-        return index
 
 
 class UInt64ShardFiles:
@@ -304,7 +275,7 @@ class UInt64ShardFiles:
         self.store, self.sharding = store, sharding
         self.index_limit_nbytes = index_limit_nbytes
         self.cache_limit_nbytes = cache_limit_nbytes
-        self._cache = IndexCache(cache_limit_nbytes)
+        self._cache: Cache[Minishard] = Cache(lambda: cache_limit_nbytes)
 
     def numbers(self) -> list[int]:
         """Numbers of the shards that exist, those of the obsolete format included.
@@ -413,7 +384,12 @@ class UInt64ShardFiles:
         version: Any = tuple(part.version for part in parts.values())
 
         def cached(minishard: int, load: Callable[[], Any]) -> Any:
-            return self._cache.get((shard, minishard, version), load)
+            name = (shard, minishard, version)
+            kept = self._cache.find(name)
+            if kept is None:
+                kept = load()
+                self._cache.keep(name, kept)
+            return kept
 
         readers = list(parts.values())
         source = readers[0] if len(readers) == 1 else Joined(*readers)

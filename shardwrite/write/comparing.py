@@ -67,6 +67,8 @@ def _compared(array: ShardedArray, donor: Donor, ranks: Sequence[int]) -> dict[i
         for rank in ranks:
             try:
                 message = _difference(unravel(rank, counts), rank, donor, ours, theirs)
+                ours.check_same()
+                theirs.check_same()
             except StoreError:
                 raise  # a storage that refuses says nothing about the bytes
             except ShardwriteError as error:

@@ -238,8 +238,14 @@ class Shards:
         if len(self._open) > _MAX_OPEN:
             oldest, closed = self._open.popitem(last=False)
             self._sizes.pop(oldest, None)
-            closed.__exit__(None, None, None)
+            with closed:
+                closed.reader.check_same()
         return shard
+
+    def check_same(self) -> None:
+        """See :meth:`ObjectReader.check_same`; what was read is used only after that."""
+        for shard in self._open.values():
+            shard.reader.check_same()
 
     def sizes(self, number: int) -> Ranks | None:
         """Encoded sizes of the inner chunks of a shard; None if it has no object.
@@ -380,6 +386,7 @@ def _copy_ranges(
             if shard is None:
                 raise TypeError("an inner chunk that has a size lies in a shard")
             shard.copy_to(writer, ranks[wanted[first:last]], is_same_store=is_same_store)
+        shards.check_same()
 
     return Emitter(spec, transaction, index).place(placement, sizes, write)
 
@@ -414,6 +421,7 @@ def _passed(
         data = _passed_on(donor, shards, number, index, source_rank)
         if data is not None:
             yield rank, data
+    shards.check_same()
 
 
 def _passed_on(donor: Donor, shards: Shards, number: int, index: Shape, rank: int) -> Buffer | None:

@@ -24,7 +24,7 @@ import shardwrite
 from shardwrite import SpecError
 from shardwrite.read import array as reading
 from shardwrite.read import indexes as shared
-from shardwrite.read.indexes import ChunkCache, IndexCache
+from shardwrite.read.indexes import CHUNKS, INDEXES, Cache
 from shardwrite.stores import looking
 from shardwrite.stores.looking import PosixReader, identity_in
 
@@ -41,7 +41,7 @@ SIZES = {"shards": SHARD, "chunks": CHUNK}
 def indexes(monkeypatch):
     """A cache of the test's own, and files that count as old at once."""
     monkeypatch.setattr(looking, "SETTLED_NS", -(2**62))
-    monkeypatch.setattr(reading, "INDEXES", IndexCache())
+    monkeypatch.setattr(reading, "INDEXES", Cache(INDEXES.limit_nbytes))
     return reading.INDEXES
 
 
@@ -92,7 +92,7 @@ def test_requests(tmp_path, asked, indexes, kind, location):
     assert n_asked(asked, array, np.s_[:8, :8]) <= 2, "a chunk, for the first time"
     assert n_asked(asked, array, np.s_[8:16, 8:16]) <= (1 if keeps else 2), "another one"
     cold = shardwrite.open_sharded(store)
-    indexes.__init__()
+    indexes.after_fork()
     if kind != "directory":  # where neighbours are read one by one
         assert n_asked(asked, cold, np.s_[64:72, :128]) <= 4, "16 neighbours in two shards"
         assert n_asked(asked, cold, np.s_[64:72, :128]) <= (2 if keeps else 4)
@@ -246,7 +246,7 @@ KEEPS = {"shardwrite.read.chunk-cache": "1 MiB"}
 @pytest.fixture
 def chunks(monkeypatch):
     """A cache of the test's own."""
-    monkeypatch.setattr(reading, "CHUNKS", ChunkCache())
+    monkeypatch.setattr(reading, "CHUNKS", Cache(CHUNKS.limit_nbytes))
     return reading.CHUNKS
 
 
