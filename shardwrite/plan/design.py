@@ -243,7 +243,6 @@ class Storage:
 
     latency: float  # from a request to its first byte
     nbytes_per_second: float  # of one reader
-    in_flight: int = 1  # requests at a time
     is_bucket: bool = False  # whether requests name ranges, and there are no directories
 
 
@@ -251,7 +250,7 @@ STORAGES: Mapping[str, Storage] = {
     "local": Storage(1e-4, 1e9),
     "lustre": Storage(1e-3, 1e9),
     "nfs": Storage(2e-3, 3e8),
-    "s3": Storage(3e-2, 1e8, in_flight=8, is_bucket=True),
+    "s3": Storage(3e-2, 1e8, is_bucket=True),
 }
 
 DECODED_PER_SECOND = 1e9
@@ -267,6 +266,7 @@ class RequestRules:
     most: int  # bytes of a request
     tail: int  # bytes of the first request, at least, which has the index
     whole_share: float  # share of a shard's inner chunks from which a file is read as a whole
+    in_flight: int = 1  # requests at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def cost_of(
     """What a read of a shape costs."""
     n_requests, nbytes, n_chunks = _counted(read, stored, how)
     decoded = n_chunks * itemsize * math.prod(stored.grid.chunks)
-    n_waits = max(n_requests / storage.in_flight, min(n_requests, 2.0))  # the index comes first
+    n_waits = max(n_requests / how.in_flight, min(n_requests, 2.0))  # the index comes first
     seconds = n_waits * storage.latency + nbytes / storage.nbytes_per_second
     seconds += decoded / DECODED_PER_SECOND
     return ReadCost(name, read, n_requests, nbytes, decoded, seconds)
