@@ -96,15 +96,18 @@ def normalize(
     return full
 
 
-def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], ...]:
+def bounded(
+    chunks: Any, dtype: Any, grid: ShardGrid, names: Sequence[str | None] | None = None
+) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis of a sharded array, at most as many as can be handled.
 
     - `chunks`: requested chunks: the shards if None, one size for all axes, or any form of dask.
       ``"shard"`` and ``"chunk"`` stand for the sizes of shards and of inner chunks.
+    - `names`: names of the axes, which a mapping may have.
     """
     shape = grid.shape
     least = tuple(max(1, min(size, n)) for size, n in zip(grid.shards, shape, strict=True))
-    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks})
+    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks}, names)
     if chunks is None:
         chunks = least
     if isinstance(chunks, int) and (isinstance(chunks, bool) or chunks != -1):
@@ -133,7 +136,7 @@ def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], 
     return full
 
 
-def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
+def _in_sizes(chunks: Any, sizes: Mapping[str, Shape], names: Sequence[str | None] | None) -> Any:
     """Requested chunks with sizes where names of sizes stand, for all axes or some.
 
     - Raises SpecError if a mapping has a key that is no axis.
@@ -142,14 +145,17 @@ def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
         return sizes.get(chunks, chunks)
     ndim = len(sizes["shard"])
     if isinstance(chunks, Mapping):
-        if not set(chunks) <= set(range(ndim)):
+        keys = [{axis, name} - {None} for axis, name in enumerate(names or [None] * ndim)]
+        if not set(chunks) <= set[Any]().union({...}, *keys):
+            named = "" if names is None else " or their names"
             raise SpecError(
                 f"keys that are no axes of an array of {ndim} axes",
                 field="chunks",
                 value=chunks,
-                remedy="give the numbers of axes, from 0 on, as keys",
+                remedy=f"give the numbers of axes, from 0 on,{named} as keys",
             )
-        chunks = tuple(chunks.get(axis) for axis in range(ndim))
+        rest = chunks.get(...)
+        chunks = tuple(next((chunks[key] for key in each if key in chunks), rest) for each in keys)
     if isinstance(chunks, tuple | list) and len(chunks) == ndim:
         return tuple(
             sizes[size][axis] if isinstance(size, str) and size in sizes else size
@@ -959,7 +965,8 @@ def as_dask_array(
 
     - `dask_name`: name of the dask array. By default it is derived from the array and the chunks.
     """
-    sizes = bounded(chunks, view.dtype, view.metadata.grid)
+    names = view.metadata.document.get("dimension_names")
+    sizes = bounded(chunks, view.dtype, view.metadata.grid, names)
     array: dask.array.Array = dask.array.from_array(
         view.in_one_thread(),
         chunks=sizes,

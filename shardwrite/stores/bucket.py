@@ -359,7 +359,7 @@ class Tails:
         self.nbytes = max(self.nbytes, min(nbytes, _MOST_TAIL_NBYTES))
 
 
-def _is_strong(version: Version) -> bool:
+def is_strong(version: Version) -> bool:
     """Whether a version has an ETag that differs wherever bytes differ, and requests can name it.
 
     Other ETags, and times, which may be whole seconds, are only compared.
@@ -395,7 +395,7 @@ class BucketReader(ObjectReader):
         self._get, self._look = get, look
         self._is_asked = not is_kept
         self.version = seen.version
-        self.identity = seen.version if _is_strong(seen.version) else None
+        self.identity = seen.version if is_strong(seen.version) else None
         self.nbytes = seen.version[0]
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -1006,7 +1006,7 @@ class BucketStore(WholeStore):
         import obstore
         from obstore.exceptions import NotSupportedError, PreconditionError
 
-        same: Any = {"if_match": version[1]} if _is_strong(version) else {}
+        same: Any = {"if_match": version[1]} if is_strong(version) else {}
         part: Any = {"range": (start, end), **same}
 
         def get() -> tuple[bytes, Version] | None:
