@@ -28,6 +28,7 @@ for _kind, _name, _place in (
     ("source in hierarchy", "transformer-2022", "legacy.source:open_in_hierarchy"),
     ("deep check", "hdf5", "hdf5.shards:why_unreadable"),
     ("file as a store", "hdf5", "hdf5.reading:Hdf5Store"),
+    ("file as a store", "zip", "legacy.zip:ZippedStore"),
     ("framing", "hdf5", "hdf5.shards:Hdf5Framing"),
     ("new index", "hdf5", "hdf5.salvage:index_again"),
     ("old shard", "hdf5", "hdf5.shards:strategy_of"),

@@ -191,7 +191,9 @@ class ArrayKeywords(Keywords):
         such as ``"256MB"``, or ``"auto"``. A mapping such as ``{"time": 720, ...: -1}`` has sizes
         along axes, by their names or numbers. An axis with -1 is whole, as are all that are not
         named. The key ``...`` gives these another size. A text such as ``"8 chunks"`` is a number
-        of inner chunks, for all axes or for one in a mapping. ``shards=None`` stands for an array
+        of inner chunks, for all axes or for one in a mapping. One axis of a mapping may have bytes,
+        as in ``{"time": "64MB"}``: so many steps that the whole box has no more. ``shards=None``
+        stands for an array
         without shards, in which each chunk is an object of its own. `shards` may also be a mapping
         as zarr-python takes it: ``{"shape": ..., "index_location": ...}``.""",
         kind="int, tuple of int, mapping, str or None",

@@ -34,6 +34,7 @@ from shardwrite.plan.options import (
     WHOLE,
     by_axis,
     explicit_sizes,
+    in_elements,
     n_chunks_in,
     parse_nbytes,
     resolve_shapes,
@@ -206,9 +207,13 @@ def shards_of_chunks(
             if isinstance(shards, Mapping)
             else [str(shards)] * len(shape)
         )
+        sides = [  # in elements, whatever they count
+            size * c if isinstance(size, int) and size != WHOLE else size
+            for size, c in zip(sizes, chunks, strict=True)
+        ]
+        sides = in_elements("shards", sides, shape, itemsize, [None] * len(shape), chunks)
         shards = tuple(
-            size if isinstance(size, int) and size != WHOLE else shard_side(size, n, c) // c
-            for size, n, c in zip(sizes, shape, chunks, strict=True)
+            shard_side(size, n, c) // c for size, n, c in zip(sides, shape, chunks, strict=True)
         )
     counts = explicit_sizes(shards, len(shape), "shards")
     if counts is not None:

@@ -14,6 +14,7 @@ from shardwrite.grid import Shape
 from shardwrite.plan.options import (
     WHOLE,
     check_size,
+    in_elements,
     n_chunks_in,
     parse_nbytes,
     resolve_shapes,
@@ -63,16 +64,22 @@ class SizesByName:
             if isinstance(encoding.get(field), Mapping):
                 _check(field, encoding[field])
                 _check_names(field, encoding[field], dims)
-        nbytes = itemsize * math.prod(shape)
+        nbytes, none = itemsize * math.prod(shape), [None] * len(shape)
         has_own = encoding.get("chunks") is not None or "shards" in encoding
         has_own = has_own or (self._names_growing and self.grows in dims)
         if not shape or (nbytes <= ONE_PIECE_NBYTES and not has_own):
             return None, tuple(max(1, n) for n in shape)
         chunks = encoding.get("chunks") or self.chunks
         if isinstance(chunks, Mapping):
+            of_axes = _by_axis(chunks, dims, shape)
+            sizes = in_elements(
+                "chunks", [size for _, _, size in of_axes], self._most(dims, shape), itemsize, none
+            )
             chunks = tuple(
-                max(1, n if size == WHOLE else size if dim == self.grows else min(n, size))
-                for dim, n, size in _by_axis(chunks, dims, shape)
+                max(
+                    1, n if size == WHOLE else int(size) if dim == self.grows else min(n, int(size))
+                )
+                for (dim, n, _), size in zip(of_axes, sizes, strict=True)
             )
         if is_whole(self.shards, 1) and "shards" not in encoding:
             chunks = resolve_shapes(shape, itemsize, None, chunks, ())[1]
@@ -82,18 +89,20 @@ class SizesByName:
             ), chunks
         shards = encoding.get("shards", self.shards)
         if isinstance(shards, Mapping):
-            if any(map(n_chunks_in, shards.values())):
+            if any(isinstance(size, str) for size in shards.values()):
                 chunks = resolve_shapes(shape, itemsize, None, chunks, ())[1]
             units = units_of(chunks, shape)
-            shards = tuple(
-                shard_side(
-                    size if isinstance(size, str) or size < n or dim == self.grows else WHOLE,
-                    n,
-                    unit,
-                )
-                for (dim, n, size), unit in zip(_by_axis(shards, dims, shape), units, strict=True)
-            )
+            sizes = [
+                size if isinstance(size, str) or size < n or dim == self.grows else WHOLE
+                for dim, n, size in _by_axis(shards, dims, shape)
+            ]
+            sizes = in_elements("shards", sizes, self._most(dims, shape), itemsize, none, units)
+            shards = tuple(map(shard_side, sizes, shape, units))
         return shards, chunks
+
+    def _most(self, dims: Sequence[Hashable], shape: Shape) -> Shape:
+        """Shape that a box of a number of bytes may have at most: what grows has no end."""
+        return tuple(2**62 if dim == self.grows else n for dim, n in zip(dims, shape, strict=True))
 
     @property
     def _names_growing(self) -> bool:

@@ -29,6 +29,8 @@ WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is fast
 class Loaded:
     """A stretch of an object that was read by one request; the whole by default."""
 
+    is_shared = True  # see `ObjectReader.is_shared`
+
     def __init__(self, source: Ranges, start: int = 0, stop: int | None = None) -> None:
         self._source, self._start, self.nbytes = source, start, source.nbytes
         stop = source.nbytes if stop is None else stop
@@ -112,20 +114,28 @@ class ShardReader:
         except CorruptShardError as error:
             raise error.located(key=self.key) from error
 
+    @property
+    def is_distant(self) -> bool:
+        """See :attr:`ObjectReader.is_distant`."""
+        return getattr(self.source, "is_distant", False)
+
     def present(self) -> list[int]:
         """Ranks of the inner chunks that hold data."""
         ranks: list[int] = np.flatnonzero(~self.index.is_empty).tolist()
         return ranks
 
-    def groups(self, ranks: npt.NDArray[np.int64]) -> list[ChunkGroup]:
+    def groups(self, ranks: npt.NDArray[np.int64], n_near: int = 1) -> list[ChunkGroup]:
         """Inner chunks that are wanted, in groups of those that one request reads.
 
-        All are one group if the shard is near. Groups may be read at the same time.
+        Groups may be read at the same time.
 
         - `ranks`: ranks of inner chunks that hold data.
+        - `n_near`: number of groups if the shard is near, and several threads may read it.
         """
-        if not getattr(self.source, "is_distant", False):
-            return [ChunkGroup(self, ranks.tolist())] if len(ranks) else []
+        if not self.is_distant:
+            n = n_near if getattr(self.source, "is_shared", False) else 1
+            parts = np.array_split(ranks.ravel(), max(1, min(n, ranks.size)))
+            return [ChunkGroup(self, part.tolist()) for part in parts if len(part)]
         offsets, nbytes = self.index.table[ranks].astype(np.int64).T
         is_sound = nbytes <= self.metadata.pipeline.most_encoded_nbytes
         groups = [ChunkGroup(self, [rank]) for rank in ranks[~is_sound].tolist()]  # `chunk` refuses
@@ -136,6 +146,20 @@ class ShardReader:
             groups.append(ChunkGroup(self, ordered[first : first + n], (start, stop)))
             first += n
         return groups
+
+    def is_held(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these inner chunks are in memory since the shard was opened."""
+        if not self.is_distant:
+            return np.ones(ranks.shape, bool)
+        start, stop = getattr(self.source, "held", (0, 0))
+        offsets, nbytes = self.index.table[ranks].astype(np.int64).T
+        return np.asarray((offsets >= start) & (offsets + nbytes <= stop))
+
+    def release(self) -> None:
+        """Forget what is held since the shard was opened."""
+        release = getattr(self.source, "release", None)
+        if release is not None:
+            release()
 
     def span_of(self, rank: int) -> tuple[int, int] | None:
         """Offset and size of an inner chunk in the shard; None if it is empty.

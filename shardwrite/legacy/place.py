@@ -205,11 +205,13 @@ class TransformerStore(Store):
         """See :meth:`Store.open_again`."""
         return self.open(key) if key == DOCUMENT else self._inner.open_again(self.key_below(key))
 
-    def open_for(self, key: str, first: int, identity: Any = None) -> ObjectReader | None:
+    def open_for(
+        self, key: str, first: int, identity: Any = None, *, whole_nbytes: int = 0
+    ) -> ObjectReader | None:
         """See :meth:`Store.open_for`."""
         if key == DOCUMENT:
             return self.open(key)
-        return self._inner.open_for(self.key_below(key), first, identity)
+        return self._inner.open_for(self.key_below(key), first, identity, whole_nbytes=whole_nbytes)
 
     def own_document(self) -> Any:
         """The document of the array in the words of 2022; None if there is none."""

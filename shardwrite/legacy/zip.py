@@ -345,6 +345,7 @@ class _Archive(Contents):
                 self._again[name] = None
             if not name.endswith("/"):
                 self._rows[name] = row
+        self._offsets: dict[str, int] = {}  # of members whose headers were looked at
         self._names = sorted(self._rows)
         fd = open_plain(path)
         try:
@@ -364,6 +365,20 @@ class _Archive(Contents):
         - Raises CorruptShardError if the header is not that of the member.
         """
         row = self._table[self._rows[name]]
+        if name not in self._offsets:
+            self._offsets[name] = self._offset(name, row, read)
+        offset = self._offsets[name]
+
+        def read_member(start: int, n: int) -> bytes:
+            return read(offset + start, n)
+
+        nbytes, size, crc = int(row["nbytes"]), int(row["size"]), int(row["crc"])
+        if row["is_deflated"]:
+            return Inflated(name, read_member, nbytes, size, crc)
+        return _Stored(name, read_member, size, crc)
+
+    def _offset(self, name: str, row: npt.NDArray[np.void], read: ReadFile) -> int:
+        """Where the bytes of a member begin, after a look at its header."""
         raw_name = name.encode("utf-8" if row["is_utf8"] else "cp437")
         start, end, nbytes = int(row["start"]), int(row["end"]), int(row["nbytes"])
         head = read(start, HEADER_NBYTES + len(raw_name))
@@ -373,14 +388,7 @@ class _Archive(Contents):
         offset = start + HEADER_NBYTES + n_name + n_extra
         if offset + nbytes > end:
             raise CorruptShardError("it overlaps another member of the ZIP file", key=name)
-
-        def read_member(start: int, n: int) -> bytes:
-            return read(offset + start, n)
-
-        size, crc = int(row["size"]), int(row["crc"])
-        if row["is_deflated"]:
-            return Inflated(name, read_member, nbytes, size, crc)
-        return _Stored(name, read_member, size, crc)
+        return int(offset)
 
     def _found_nodes(self, read: ReadFile) -> Iterator[tuple[str, str]]:
         """Names and kinds of all nodes, each after the group above it; none inside of arrays."""

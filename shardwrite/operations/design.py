@@ -19,7 +19,7 @@ from dask.base import compute
 import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice, is_whole
-from shardwrite.config.table import READ_GAP, READ_REQUEST, value_of
+from shardwrite.config.table import READ_GAP, READ_IN_FLIGHT, READ_REQUEST, value_of
 from shardwrite.encode.reader import WHOLE_SHARE
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
@@ -556,6 +556,7 @@ class _Pricing:
             value_of(READ_REQUEST),
             TAIL_NBYTES,
             WHOLE_SHARE,
+            value_of(READ_IN_FLIGHT) if self.storage.is_bucket else 1,
         )
         return [
             cost_of(name, read, stored, itemsize, rules, self.storage)

@@ -36,7 +36,7 @@ class ReadArguments(ExistingArguments):
         """Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.
         `"shard"` and `"chunk"` stand for the sizes of shards and inner chunks, of all axes or of
         some: `("chunk", -1, -1)`. A size in bytes, such as `"64 MiB"`, makes chunks of whole shards
-        or parts of them.""",
+        or parts of them. A mapping has names or numbers of axes: `{"time": "64 MiB", ...: -1}`.""",
         kind="int, str, tuple or mapping",
     )
     _: KW_ONLY

@@ -450,7 +450,8 @@ def _plain_place(
 
             if name:
                 _check_name(name)
-            return InStore(opened.store, name or "", seen=Seen() if seen is None else seen)
+            found = _in_zip(opened.store) if is_read else opened.store
+            return InStore(found, name or "", seen=Seen() if seen is None else seen)
         store = directory.root
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
@@ -480,6 +481,23 @@ def _plain_place(
         return Directory(root)
     _check_name(name)
     return Directory(root, name)
+
+
+def _in_zip(store: Store) -> Store:
+    """A finished ZIP file as a store that knows the state of the file, if it can be one.
+
+    It cannot if the part of the package is missing, or refuses what zarr-python reads.
+    """
+    given: Any = store.owner
+    if not is_zip_store(given) or not given.read_only:
+        return store
+    try:
+        found: Store = resolve("file as a store", "zip")(given.path)
+        next(iter(found.list_keys()), None)
+    except (LookupError, SpecError):
+        return store
+    store.has(DOCUMENT)  # opens the store of zarr-python, which otherwise cannot close it
+    return found
 
 
 def refuse_names(

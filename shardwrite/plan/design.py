@@ -243,7 +243,6 @@ class Storage:
 
     latency: float  # from a request to its first byte
     nbytes_per_second: float  # of one reader
-    in_flight: int = 1  # requests at a time
     is_bucket: bool = False  # whether requests name ranges, and there are no directories
 
 
@@ -251,7 +250,7 @@ STORAGES: Mapping[str, Storage] = {
     "local": Storage(1e-4, 1e9),
     "lustre": Storage(1e-3, 1e9),
     "nfs": Storage(2e-3, 3e8),
-    "s3": Storage(3e-2, 1e8, in_flight=8, is_bucket=True),
+    "s3": Storage(3e-2, 1e8, is_bucket=True),
 }
 
 DECODED_PER_SECOND = 1e9
@@ -267,6 +266,7 @@ class RequestRules:
     most: int  # bytes of a request
     tail: int  # bytes of the first request, at least, which has the index
     whole_share: float  # share of a shard's inner chunks from which a file is read as a whole
+    in_flight: int = 1  # requests at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +324,7 @@ def cost_of(
     """What a read of a shape costs."""
     n_requests, nbytes, n_chunks = _counted(read, stored, how)
     decoded = n_chunks * itemsize * math.prod(stored.grid.chunks)
-    n_waits = max(n_requests / storage.in_flight, min(n_requests, 2.0))  # the index comes first
+    n_waits = max(n_requests / how.in_flight, min(n_requests, 2.0))  # the index comes first
     seconds = n_waits * storage.latency + nbytes / storage.nbytes_per_second
     seconds += decoded / DECODED_PER_SECOND
     return ReadCost(name, read, n_requests, nbytes, decoded, seconds)
@@ -445,7 +445,8 @@ def _of_file(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats
 def _of_ranges(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floats, Floats]:
     """Number of requests for ranges of an object, and their bytes.
 
-    The first is for the end of the object, which has the index, the others for inner chunks.
+    The first is for the end of the object, which has the index, the others for inner chunks. If
+    all of the object is wanted, the end is as much as a request takes.
     Inner chunks lie in row-major order. Those with small gaps between them are one stretch.
     """
     size = stored.chunk_nbytes * pieces.there_share  # of an inner chunk, on average
@@ -456,15 +457,28 @@ def _of_ranges(pieces: _Pieces, stored: Stored, how: RequestRules) -> tuple[Floa
         length = np.where(is_joined, (n - 1) * stride + length, length)
         stride = stride * of
     held = math.prod(pieces.there) * size
-    first = np.minimum(held + stored.index_nbytes, max(how.tail, stored.index_nbytes))
+    is_whole = math.prod(pieces.wanted) == math.prod(pieces.there)  # one request, or few
+    tail = np.where(is_whole, max(how.most, how.tail), max(how.tail, stored.index_nbytes))
+    first = np.minimum(held + stored.index_nbytes, tail)
     in_first = first - stored.index_nbytes
     at_once = np.maximum(1.0, how.most // size) * size
     n_parts = np.ceil(length / at_once - 1e-9)
     part = np.minimum(length, at_once)
     n_places = (held - part) / size + 1
     n_known = np.floor(np.maximum(0.0, in_first - part + size) / size + 1e-9)
-    left = n_stretches * n_parts * (1 - np.minimum(1.0, n_known / n_places))
-    nbytes = left * length / n_parts * pieces.wanted_share / pieces.there_share
+    n_left = np.maximum(
+        0.0, math.prod(pieces.there) - np.floor(in_first / size + 1e-9)
+    )  # of the whole
+    left = np.where(
+        is_whole,
+        np.ceil(n_left / np.maximum(1.0, how.most // size) - 1e-9),
+        n_stretches * n_parts * (1 - np.minimum(1.0, n_known / n_places)),
+    )
+    nbytes = np.where(
+        is_whole,
+        n_left * size,
+        left * length / n_parts * pieces.wanted_share / pieces.there_share,
+    )
     return 1 + left, first + nbytes
 
 

@@ -58,7 +58,7 @@ def resolve_shapes(
 
     - `shards`: A shape, one size for all axes, sizes by the names of axes, a decoded size in bytes
       as text, a number of inner chunks such as ``"8 chunks"``, or ``"auto"``. None is an array
-      without shards, whose objects are single chunks.
+      without shards, whose objects are single chunks. One of the sizes by names may be in bytes.
     - `chunks`: the same, but for a number of chunks; here None means ``"auto"``.
     - `names`: names of the axes.
     - Raises SpecError if a shape has the wrong number of axes, or a size is not a positive integer
@@ -68,18 +68,19 @@ def resolve_shapes(
     notes: list[str] = []
     check_extents("shape", shape, shape)
     if isinstance(chunks, Mapping):
-        given = by_axis("chunks", chunks, names, len(shape))
+        named = by_axis("chunks", chunks, names, len(shape))
+        given = in_elements("chunks", named, shape, itemsize, _sides_given(shards, shape, names))
         chunks = tuple(
             max(1, n) if size == WHOLE else int(size) for size, n in zip(given, shape, strict=True)
         )
     if isinstance(shards, Mapping) or n_chunks_in(shards) is not None:
         _, chunks, told = (
             ((), chunks, ())
-            if isinstance(shards, Mapping) and not any(map(n_chunks_in, shards.values()))
+            if isinstance(shards, Mapping) and not any(isinstance(n, str) for n in shards.values())
             else resolve_shapes(shape, itemsize, None, chunks, source_chunks)
         )
         notes += [note for note in told if note.startswith("chunks")]
-        shards = _shards_in_chunks(shards, chunks, shape, names)
+        shards = _shards_in_chunks(shards, chunks, shape, itemsize, names)
     explicit_shards = explicit_sizes(shards, len(shape), "shards")
     explicit_chunks = explicit_sizes(chunks, len(shape), "chunks")
     for name, sizes in (("shards", explicit_shards), ("chunks", explicit_chunks)):
@@ -169,15 +170,81 @@ def by_axis(
 
 def check_size(field: str, value: Any, size: Any) -> None:
     """Refuse what is no size of one axis."""
-    is_counted = field == "shards" and n_chunks_in(size) is not None
-    if not (is_counted or is_whole(size, 1) or (is_whole(size) and size == WHOLE)):
+    is_counted = n_chunks_in(size) is not None
+    is_text = field == "shards" if is_counted else is_nbytes(size)
+    if not (is_text or is_whole(size, 1) or (is_whole(size) and size == WHOLE)):
         counts = ', or a number of inner chunks such as "8 chunks"' if field == "shards" else ""
         raise SpecError(
             f"{size!r} is no size",
             field=field,
             value=value,
-            remedy="give positive whole numbers of elements, or -1 for a whole dimension" + counts,
+            remedy="give positive whole numbers of elements, -1 for a whole dimension, or the "
+            f'bytes of the whole box along one dimension, such as "64MB"{counts}',
         )
+
+
+def is_nbytes(size: Any) -> bool:
+    """Whether a size is a text such as ``"64MB"``."""
+    if not isinstance(size, str) or n_chunks_in(size) is not None:
+        return False
+    try:
+        return as_nbytes(size) > 0
+    except ValueError:
+        return False
+
+
+def in_elements(
+    field: str,
+    sizes: Sequence[int | str],
+    shape: Shape,
+    itemsize: int,
+    multiples: Sequence[int | None],
+    units: Shape | None = None,
+) -> list[int | str]:
+    """Sizes of axes, of which one may be in bytes: those of a box that has the other sizes.
+
+    - `multiples`: what the side in elements divides, along each axis.
+    - `units`: what it is a multiple of; by default 1.
+    """
+    found = list(sizes)
+    units = units or (1,) * len(shape)
+    axes = [axis for axis, size in enumerate(sizes) if is_nbytes(size)]
+    if len(axes) > 1:
+        raise SpecError(
+            "sizes in bytes for several axes",
+            field=field,
+            value=[str(sizes[axis]) for axis in axes],
+            remedy="give one axis in bytes, and the others in elements; or bytes for all axes "
+            'together, as in "64MB"',
+        )
+    for axis in axes:
+        others = (
+            shard_side(size, n, unit)
+            for a, (size, n, unit) in enumerate(zip(sizes, shape, units, strict=True))
+            if a != axis
+        )
+        whole, unit = max(1, shape[axis]), units[axis]
+        room = parse_nbytes(str(sizes[axis]), field) // max(1, itemsize * math.prod(others))
+        count = max(1, min(room // unit, ceil_div(whole, unit)))
+        multiple = multiples[axis]
+        if multiple:
+            count = next(k for k in range(count, 0, -1) if k == 1 or multiple % (k * unit) == 0)
+        found[axis] = count * unit
+    return found
+
+
+def _sides_given(
+    shards: Any, shape: Shape, names: Sequence[Hashable] | None
+) -> Sequence[int | None]:
+    """Sides of shards that are given in elements, along each axis."""
+    if isinstance(shards, Mapping):
+        sizes: Sequence[Any] = by_axis("shards", shards, names, len(shape))
+    elif isinstance(shards, Sequence) and not isinstance(shards, str):
+        sizes = shards if len(shards) == len(shape) else ()
+    else:
+        sizes = [shards] * len(shape)
+    sides = [int(size) if is_whole(size, 1) else None for size in sizes]
+    return sides or [None] * len(shape)
 
 
 def shard_side(size: int | str, n: int, unit: int) -> int:
@@ -205,7 +272,7 @@ def units_of(chunks: Sized, shape: Shape) -> Shape:
 
 
 def _shards_in_chunks(
-    shards: Any, chunks: Sized, shape: Shape, names: Sequence[Hashable] | None
+    shards: Any, chunks: Sized, shape: Shape, itemsize: int, names: Sequence[Hashable] | None
 ) -> Shape:
     """Shards whose sizes are given by the names of axes, or as one number of inner chunks."""
     sizes = (
@@ -214,6 +281,7 @@ def _shards_in_chunks(
         else [shards] * len(shape)
     )
     units = units_of(chunks, shape)
+    sizes = in_elements("shards", sizes, shape, itemsize, [None] * len(shape), units)
     return tuple(map(shard_side, sizes, shape, units))
 
 
@@ -226,6 +294,8 @@ _LARGE_INDEX = 2**16  # bytes that the first request for a shard brings anyway
 _WORTH_NESTING = 10**9  # bytes of an array; a smaller one is written soon, whatever its shards
 
 _NEARLY = 0.1  # how far a shard is from whole chunks of the source, as a share of them
+
+_SEVERAL = 5  # chunks of the source in a shard, from which one more at its border costs little
 
 
 def flaws_of(
@@ -253,7 +323,8 @@ def flaws_of(
         step = sizes[0] if len(sizes) > 2 else 0
         if 0 < step < grid.shape[axis] and size < grid.shape[axis] and sizes[1] == step:
             ratio = max(size, step) / min(size, step)
-            if 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
+            is_trouble = round(ratio) < _SEVERAL
+            if is_trouble and 0 < abs(ratio - round(ratio)) < _NEARLY * round(ratio):
                 flaws.append(f"shards of {size} nearly fit source chunks of {step} on axis {axis}")
                 break  # the others are as easily seen
     return flaws

@@ -29,6 +29,7 @@ from shardwrite.config.table import (
     CHUNK_CACHE,
     READ_IN_FLIGHT,
     READ_IN_FLIGHT_SIZE,
+    READ_REQUEST,
     READ_THREADS,
     SOURCE_CHUNKS,
     decide,
@@ -95,15 +96,18 @@ def normalize(
     return full
 
 
-def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], ...]:
+def bounded(
+    chunks: Any, dtype: Any, grid: ShardGrid, names: Sequence[str | None] | None = None
+) -> tuple[tuple[int, ...], ...]:
     """Chunk sizes along each axis of a sharded array, at most as many as can be handled.
 
     - `chunks`: requested chunks: the shards if None, one size for all axes, or any form of dask.
       ``"shard"`` and ``"chunk"`` stand for the sizes of shards and of inner chunks.
+    - `names`: names of the axes, which a mapping may have.
     """
     shape = grid.shape
     least = tuple(max(1, min(size, n)) for size, n in zip(grid.shards, shape, strict=True))
-    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks})
+    chunks = _in_sizes(chunks, {"shard": least, "chunk": grid.chunks}, names)
     if chunks is None:
         chunks = least
     if isinstance(chunks, int) and (isinstance(chunks, bool) or chunks != -1):
@@ -132,7 +136,7 @@ def bounded(chunks: Any, dtype: Any, grid: ShardGrid) -> tuple[tuple[int, ...], 
     return full
 
 
-def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
+def _in_sizes(chunks: Any, sizes: Mapping[str, Shape], names: Sequence[str | None] | None) -> Any:
     """Requested chunks with sizes where names of sizes stand, for all axes or some.
 
     - Raises SpecError if a mapping has a key that is no axis.
@@ -141,14 +145,17 @@ def _in_sizes(chunks: Any, sizes: Mapping[str, Shape]) -> Any:
         return sizes.get(chunks, chunks)
     ndim = len(sizes["shard"])
     if isinstance(chunks, Mapping):
-        if not set(chunks) <= set(range(ndim)):
+        keys = [{axis, name} - {None} for axis, name in enumerate(names or [None] * ndim)]
+        if not set(chunks) <= set[Any]().union({...}, *keys):
+            named = "" if names is None else " or their names"
             raise SpecError(
                 f"keys that are no axes of an array of {ndim} axes",
                 field="chunks",
                 value=chunks,
-                remedy="give the numbers of axes, from 0 on, as keys",
+                remedy=f"give the numbers of axes, from 0 on,{named} as keys",
             )
-        chunks = tuple(chunks.get(axis) for axis in range(ndim))
+        rest = chunks.get(...)
+        chunks = tuple(next((chunks[key] for key in each if key in chunks), rest) for each in keys)
     if isinstance(chunks, tuple | list) and len(chunks) == ndim:
         return tuple(
             sizes[size][axis] if isinstance(size, str) and size in sizes else size
@@ -238,19 +245,23 @@ class ShardedArray:
         """The array as one that each caller reads alone, because others read beside it."""
         return ShardedArray(self.metadata, self.store, is_afresh=self.is_afresh, is_alone=True)
 
-    def _reading(self, key: str, read: Callable[[Open], T]) -> T:
+    def _reading(self, key: str, read: Callable[[Open], T], whole_nbytes: int = 0) -> T:
         """What a function reads of an object; once more if the bytes cannot be right.
 
         So it is if the object was replaced meanwhile, or since its index was kept. Then no index
         that is kept is used, which another thread may just have kept of the old object.
+
+        - `whole_nbytes`: see :meth:`Store.open_for`.
         """
         try:
-            return self._reading_once(key, read, self._open)
+            return self._reading_once(key, read, partial(self._open, whole_nbytes=whole_nbytes))
         except StoreError as error:
             if error.fields["errno"] != errno.ESTALE:
                 raise
-        is_snapshot = Capability.SNAPSHOT in self.store.capabilities
-        return self._reading_once(key, read, self.store.open if is_snapshot else self._open_anew)
+        anew: Open = partial(self._open_anew, whole_nbytes=whole_nbytes)
+        if Capability.SNAPSHOT in self.store.capabilities:
+            anew = self.store.open
+        return self._reading_once(key, read, anew)
 
     def _reading_once(self, key: str, read: Callable[[Open], T], opener: Open) -> T:
         if self.is_afresh:
@@ -261,27 +272,28 @@ class ShardedArray:
     def _token(self) -> str:
         return self.store.token
 
-    def _open(self, key: str) -> ObjectReader | None:
+    def _open(self, key: str, whole_nbytes: int = 0) -> ObjectReader | None:
         """Open an object to read its index, if none is kept, and then inner chunks."""
         kept = INDEXES.find((self._token, key))
         if kept is not None:
             return self.store.open_for(key, 0, kept.identity)
-        return self._open_anew(key)
+        return self._open_anew(key, whole_nbytes)
 
-    def _open_anew(self, key: str) -> ObjectReader | None:
+    def _open_anew(self, key: str, whole_nbytes: int = 0) -> ObjectReader | None:
         """Open an object to read its index, and then inner chunks."""
-        return open_for_index(self.metadata, self.store, key)
+        return open_for_index(self.metadata, self.store, key, whole_nbytes)
 
     @contextlib.contextmanager
     def _opened(
-        self, opener: Open, key: str, *, is_most: bool = False
+        self, opener: Open, key: str, *, is_most: bool = False, is_counted: bool = False
     ) -> Iterator[ShardReader | None]:
         """A shard that is open, with its index; None if it has no object.
 
         - `is_most`: whether most inner chunks are wanted. Then the shard is read as a whole, unless
           requests go over a network, or it is too large.
+        - `is_counted`: whether the caller counts the request that opens it.
         """
-        with self._request(is_distant=self.store.is_distant):
+        with self._request(is_distant=self.store.is_distant and not is_counted):
             reader = opener(key)
         if reader is None:
             yield None
@@ -426,13 +438,12 @@ class ShardedArray:
 
         - `is_first`: whether nobody else reads beside this call; by default as the main thread.
         """
-        shape = selected.selection.shape
         target = None
         if out is not None:
             _check_out(out, selected.result_shape, self.dtype)
             if selected.shape is None:  # else the elements go there in another shape
                 target = selected.with_axes(out)
-        threads = self._threads(math.prod(shape), is_first=is_first)
+        threads = self._threads(selected.selection, is_first=is_first)
         elements = self._read_selection(selected.selection, threads, target)
         if out is None:
             return selected.result(elements)
@@ -447,13 +458,14 @@ class ShardedArray:
         """
         return self._read_selection(BoxSelection(self.metadata.grid, region), 1)
 
-    def _threads(self, size: int, *, is_first: bool | None = None) -> int | None:
-        """Number of threads that read so many elements; None for the usual one."""
+    def _threads(self, wanted: Selection, *, is_first: bool | None = None) -> int | None:
+        """Number of threads that read a selection; None for the usual one."""
         is_distant = self.store.is_distant
         if is_first is None:
             is_first = threading.current_thread() is threading.main_thread()
-        is_small = not is_distant and size * self.metadata.itemsize <= _SMALL_NBYTES
-        if self.is_alone or not is_first or is_small:
+        if self.is_alone or not is_first:
+            return 1
+        if not is_distant and wanted.n_chunks * self.metadata.chunk_nbytes <= _SMALL_NBYTES:
             return 1
         most = max(n_cores(), value_of(READ_IN_FLIGHT)) if is_distant else None
         return value_of(READ_THREADS) or most
@@ -611,8 +623,10 @@ class ShardedArray:
     def _read_parts(self, wanted: Selection, threads: int | None, out: npt.NDArray[Any]) -> None:
         """Read all elements of a selection, shard by shard, some of them side by side."""
         indices = wanted.shards()
-        n_shards = min(n_cores() if threads is None else threads, len(indices))
-        n_groups = ceil_div(value_of(READ_IN_FLIGHT), max(1, n_shards))
+        most = n_cores() if threads is None else threads
+        n_shards = max(1, min(most, len(indices)))
+        is_distant = self.store.is_distant
+        n_groups = ceil_div(value_of(READ_IN_FLIGHT), n_shards) if is_distant else most // n_shards
 
         def read(index: Shape) -> None:
             self._read_shard(index, wanted.part(index), out, n_groups)
@@ -700,34 +714,53 @@ class ShardedArray:
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        is_most = self._n_not_kept(key, part.ranks) >= WHOLE_SHARE * n_inside
+        n_wanted = self._n_not_kept(key, part.ranks)
+        is_most = n_wanted >= WHOLE_SHARE * n_inside
+        is_whole = n_wanted == n_inside and INDEXES.find((self._token, key)) is None
+        whole_nbytes = metadata.most_nbytes if is_whole else 0
+        first_nbytes = min(whole_nbytes, value_of(READ_REQUEST))
 
         def read(opener: Open) -> None:
-            with self._opened(opener, key, is_most=is_most) as shard:
-                if shard is None:
-                    out[part.where] = metadata.fill_value
-                    return
-                is_empty = shard.index.is_empty[part.ranks]
-                if is_empty.any():
-                    out[part.where] = metadata.fill_value
-                ranks = part.ranks[~is_empty]
-                kept = self._kept_chunks(shard, ranks.tolist())
-                for rank, chunk in kept.items():
-                    part.place(chunk, rank, out)
-                if kept:
-                    ranks = np.setdiff1d(ranks, list(kept))
-                self._side_by_side(take, shard.groups(ranks), n_groups)
+            with contextlib.ExitStack() as first:
+                is_distant = is_whole and self.store.is_distant
+                first.enter_context(self._request(first_nbytes, is_distant=is_distant))
+                with self._opened(opener, key, is_most=is_most, is_counted=is_whole) as shard:
+                    if shard is None:
+                        out[part.where] = metadata.fill_value
+                        return
+                    ranks = stored(shard)
+                    if is_whole and (is_distant or shard.is_distant):
+                        is_held = shard.is_held(ranks)
+                        place(ChunkGroup(shard, ranks[is_held].tolist()))
+                        shard.release()
+                        ranks = ranks[~is_held]
+                    first.close()
+                    self._side_by_side(take, shard.groups(ranks, n_groups), n_groups)
+
+        def stored(shard: ShardReader) -> npt.NDArray[np.int64]:
+            """Ranks of inner chunks that are to be read; others are put into their places."""
+            is_empty = shard.index.is_empty[part.ranks]
+            if is_empty.any():
+                out[part.where] = metadata.fill_value
+            ranks = part.ranks[~is_empty]
+            kept = self._kept_chunks(shard, ranks.tolist())
+            for rank, chunk in kept.items():
+                part.place(chunk, rank, out)
+            return np.setdiff1d(ranks, list(kept)) if kept else ranks
 
         def take(group: ChunkGroup) -> None:
             with self._request(group.nbytes, is_distant=group.span is not None):
-                loaded = group.read()
-                for rank in group.ranks:
-                    chunk = loaded.chunk(rank)
-                    if chunk is not None:
-                        part.place(chunk, rank, out)
-                        self._keep_chunk(group.shard, rank, chunk)
+                place(group)
 
-        self._reading(key, read)
+        def place(group: ChunkGroup) -> None:
+            loaded = group.read()
+            for rank in group.ranks:
+                chunk = loaded.chunk(rank)
+                if chunk is not None:
+                    part.place(chunk, rank, out)
+                    self._keep_chunk(group.shard, rank, chunk)
+
+        self._reading(key, read, whole_nbytes)
 
     # ---- Decoded inner chunks that are kept
 
@@ -932,7 +965,8 @@ def as_dask_array(
 
     - `dask_name`: name of the dask array. By default it is derived from the array and the chunks.
     """
-    sizes = bounded(chunks, view.dtype, view.metadata.grid)
+    names = view.metadata.document.get("dimension_names")
+    sizes = bounded(chunks, view.dtype, view.metadata.grid, names)
     array: dask.array.Array = dask.array.from_array(
         view.in_one_thread(),
         chunks=sizes,

@@ -7,6 +7,7 @@ between the elements that are wanted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import Any, Protocol, TypeAlias
@@ -38,6 +39,10 @@ class Selection(Protocol):
     shape: Shape
     """Shape of the output."""
 
+    @property
+    def n_chunks(self) -> int:
+        """Number of inner chunks that hold the elements."""
+
     def shards(self) -> Sequence[Shape]:
         """Shards that hold the elements, by their positions in the shard grid."""
 
@@ -66,6 +71,14 @@ class BoxSelection:
     def __init__(self, grid: ShardGrid, box: Box) -> None:
         self._grid, self.box = grid, box
         self.shape = box.shape
+
+    @property
+    def n_chunks(self) -> int:
+        """See :attr:`Selection.n_chunks`."""
+        return math.prod(
+            ceil_div(b, c) - a // c if b > a else 0
+            for (a, b), c in zip(self.box.bounds, self._grid.chunks, strict=True)
+        )
 
     def shards(self) -> Sequence[Shape]:
         """See :meth:`Selection.shards`."""
@@ -160,6 +173,12 @@ class OrthogonalSelection:
         ]
         self.shape = tuple(axis.n for axis in self._axes)
 
+    @property
+    def n_chunks(self) -> int:
+        """See :attr:`Selection.n_chunks`."""
+        sizes = zip(self._axes, self._grid.shape, self._grid.chunks, strict=True)
+        return math.prod(len(axis.cells(0, n, size)) for axis, n, size in sizes)
+
     def shards(self) -> Sequence[Shape]:
         """See :meth:`Selection.shards`."""
         cells = [
@@ -232,6 +251,9 @@ class PointSelection:
         indices = np.stack([numbers[order] for numbers in shards], axis=1)
         is_new = np.ones(len(order), bool)
         is_new[1:] = (indices[1:] != indices[:-1]).any(axis=1)
+        self.n_chunks = len(order) and 1 + int(
+            np.count_nonzero(is_new[1:] | (self._ranks[1:] != self._ranks[:-1]))
+        )
         starts = np.flatnonzero(is_new)
         bounds = pairwise([*starts.tolist(), len(order)])
         self._bounds = dict(zip(map(tuple, indices[starts].tolist()), bounds, strict=True))

@@ -138,12 +138,17 @@ class ExistingShard(ShardReader):
             raise changed_meanwhile(self.key)
 
 
-def open_for_index(metadata: ArrayMetadata, store: Store, key: str) -> ObjectReader | None:
-    """Open an object whose index is read first, and then inner chunks; None if it is missing."""
+def open_for_index(
+    metadata: ArrayMetadata, store: Store, key: str, whole_nbytes: int = 0
+) -> ObjectReader | None:
+    """Open an object whose index is read first, and then inner chunks; None if it is missing.
+
+    - `whole_nbytes`: see :meth:`Store.open_for`.
+    """
     codec, first = metadata.format_of(key), 0
     if isinstance(codec, IndexCodec):
         first = codec.encoded_nbytes if codec.location == "start" else -codec.encoded_nbytes
-    return store.open_for(key, first)
+    return store.open_for(key, first, whole_nbytes=whole_nbytes)
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:

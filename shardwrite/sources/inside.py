@@ -38,7 +38,7 @@ from shardwrite.stores.base import (
     check_prefix,
 )
 from shardwrite.stores.bucket_url import open_bucket, parent_of
-from shardwrite.stores.looking import PosixReader, as_store_error, version_in
+from shardwrite.stores.looking import PosixReader, as_store_error, identity_in, version_in
 from shardwrite.stores.whole import SnapshotReader
 
 if TYPE_CHECKING:
@@ -476,14 +476,18 @@ class _OnThisMachine:
         if hasattr(self, "_reader"):
             self._reader.__exit__()
 
-    def check(self) -> None:
-        """Raise StoreError (ESTALE) if the file is not that version any more."""
+    def check(self) -> tuple[int, ...] | None:
+        """Identity of the file; see `ObjectReader.identity`.
+
+        - Raises StoreError (ESTALE) if it is not that version any more.
+        """
         with as_store_error(self._path, "cannot look at"):
             there, opened = os.stat(self._path), os.fstat(self._reader.fd)
         if not self._version == version_in(there) == version_in(opened):
             raise StoreError(
                 f"{self._path!r} was changed meanwhile", key=self._path, errno=errno.ESTALE
             )
+        return identity_in(opened)
 
     def again(self) -> _OnThisMachine:
         """The same file, opened anew, without the pages that the system has in its cache."""
@@ -510,10 +514,16 @@ class _Found:
             self.contents = kind(file, version, part=part).look_through()
         self.check()
 
-    def check(self) -> None:
-        """Raise StoreError (ESTALE) if the file is not the one that was looked through."""
+    def check(self) -> Any:
+        """Identity of the file; see `ObjectReader.identity`.
+
+        - Raises StoreError (ESTALE) if it is not the one that was looked through.
+        """
         if isinstance(self._file, _OnThisMachine):
-            self._file.check()
+            return self._file.check()
+        from shardwrite.stores.bucket import is_strong  # which read the file
+
+        return self.version if is_strong(self.version) else None
 
     def again(self) -> _Found:
         """The same, with the file opened anew."""
@@ -545,7 +555,7 @@ class _MemberReader(ObjectReader):
     def __init__(self, key: str, found: _Found, member: Member) -> None:
         self._key, self._found, self._member = key, found, member
         self.nbytes = member.nbytes if member.load is None else member.loaded_nbytes or 0
-        self.version = found.version
+        self.version, self.identity = found.version, found.check()
         self._loaded: bytes | None = None
         self._ranges = None if member.ranges is None else member.ranges(found.read)
 

@@ -201,6 +201,10 @@ class ObjectReader(Protocol):
     """
     is_distant: bool = False
     """Whether each read is a request over a network, so that few large ones are quicker."""
+    is_shared: bool = False
+    """Whether several threads may read it at the same time, although it is not distant."""
+    held: tuple[int, int] = (0, 0)
+    """First byte that is in memory since a request before, and the byte after the last."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read exactly `nbytes` bytes from byte `offset` on.
@@ -210,6 +214,10 @@ class ObjectReader(Protocol):
         StoreError
             If the object ends too early or cannot be read.
         """
+
+    def release(self) -> None:
+        """Forget the bytes that are `held`, which nobody needs any more."""
+        return
 
     def check_same(self) -> None:
         """Verify that all bytes that were read are of one version, where requests name none.
@@ -440,7 +448,9 @@ class Store(Protocol):
         """
         return self.open(key)
 
-    def open_for(self, key: str, first: int, identity: Any = None) -> ObjectReader | None:
+    def open_for(
+        self, key: str, first: int, identity: Any = None, *, whole_nbytes: int = 0
+    ) -> ObjectReader | None:
         """Open an object as `open` does, with what saves requests where they go over a network.
 
         Parameters
@@ -452,6 +462,10 @@ class Store(Protocol):
             Identity of the object as it was seen before. If it has changed, reading raises a
             StoreError with `errno` ESTALE, or the reader has another one. With an identity,
             nothing need be read first.
+        whole_nbytes : int
+            Most bytes that the object can have, if all of it is wanted; otherwise 0. A store may
+            read it whole then, by the first request, if that is no larger than the setting
+            ``shardwrite.read.request-size``.
         """
         return self.open(key)
 

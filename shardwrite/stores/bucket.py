@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import VIA, value_of
+from shardwrite.config.table import READ_REQUEST, VIA, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.base import (
     COPIED_NBYTES,
@@ -359,7 +359,7 @@ class Tails:
         self.nbytes = max(self.nbytes, min(nbytes, _MOST_TAIL_NBYTES))
 
 
-def _is_strong(version: Version) -> bool:
+def is_strong(version: Version) -> bool:
     """Whether a version has an ETag that differs wherever bytes differ, and requests can name it.
 
     Other ETags, and times, which may be whole seconds, are only compared.
@@ -395,7 +395,7 @@ class BucketReader(ObjectReader):
         self._get, self._look = get, look
         self._is_asked = not is_kept
         self.version = seen.version
-        self.identity = seen.version if _is_strong(seen.version) else None
+        self.identity = seen.version if is_strong(seen.version) else None
         self.nbytes = seen.version[0]
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -412,6 +412,15 @@ class BucketReader(ObjectReader):
         if end == self.nbytes and offset and nbytes <= _MOST_TAIL_NBYTES:
             return self._ending(nbytes)
         return self._asked(offset, end)
+
+    @property
+    def held(self) -> tuple[int, int]:  # type: ignore[override]
+        """See :attr:`ObjectReader.held`."""
+        return self._seen.start, self._seen.start + len(self._seen.data)
+
+    def release(self) -> None:
+        """See :meth:`ObjectReader.release`."""
+        self._seen = Seen(self.version)
 
     def _ending(self, nbytes: int) -> bytes:
         """The last bytes, of which more are read, for those who read them piece by piece."""
@@ -835,12 +844,14 @@ class BucketStore(WholeStore):
         seen = self._see(name)
         return None if seen is None else self._reader(name, seen)
 
-    def open_for(self, key: str, first: int, identity: Any = None) -> BucketReader | None:
-        """See :meth:`Store.open_for`."""
+    def open_for(
+        self, key: str, first: int, identity: Any = None, *, whole_nbytes: int = 0
+    ) -> BucketReader | None:
+        """See :meth:`Store.open_for`; of a larger object, one end is read."""
         name = self.prefix + check_key(key)
         if identity is not None:
             return self._reader(name, Seen(identity), is_kept=True)
-        seen = self._see(name, first)
+        seen = self._see(name, first, min(whole_nbytes, value_of(READ_REQUEST)))
         return None if seen is None else self._reader(name, seen)
 
     def _reader(self, name: str, seen: Seen, *, is_kept: bool = False) -> BucketReader:
@@ -945,18 +956,19 @@ class BucketStore(WholeStore):
             if not self._kind.is_web or error.errno != errno.EACCES:
                 raise
 
-    def _see(self, name: str, first: int = 0) -> Seen | None:
+    def _see(self, name: str, first: int = 0, nbytes: int = 0) -> Seen | None:
         """Some bytes of an object, and what is known of it; None if it is missing.
 
         - `first`: see :meth:`Store.open_for`. By default they are the last ones, or the first ones
           where last bytes cannot be asked for.
+        - `nbytes`: how many are read, if that is more.
         """
         import obstore
         from obstore.exceptions import NotSupportedError
 
-        n_last = min(max(self._tails.nbytes, -first), _MOST_TAIL_NBYTES)
+        n_last = max(min(max(self._tails.nbytes, -first), _MOST_TAIL_NBYTES), nbytes)
         is_start = 0 < first <= _MOST_TAIL_NBYTES or not self._kind.has_suffixes
-        n_first = first if 0 < first <= _MOST_TAIL_NBYTES else _SMALL_NBYTES
+        n_first = max(first if 0 < first <= _MOST_TAIL_NBYTES else _SMALL_NBYTES, nbytes)
         wanted: Any = {"range": (0, n_first) if is_start else {"suffix": n_last}}
 
         def see() -> Seen:
@@ -994,7 +1006,7 @@ class BucketStore(WholeStore):
         import obstore
         from obstore.exceptions import NotSupportedError, PreconditionError
 
-        same: Any = {"if_match": version[1]} if _is_strong(version) else {}
+        same: Any = {"if_match": version[1]} if is_strong(version) else {}
         part: Any = {"range": (start, end), **same}
 
         def get() -> tuple[bytes, Version] | None:

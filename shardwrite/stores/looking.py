@@ -304,7 +304,7 @@ def read_plain(path: str, most_nbytes: int) -> bytes:
 class PosixReader:
     """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
 
-    is_distant = False
+    is_distant, is_shared, held = False, True, (0, 0)
 
     def __init__(self, key: str, path: str) -> None:
         self._key = key
@@ -317,6 +317,9 @@ class PosixReader:
         """See :meth:`ObjectReader.read`."""
         with as_store_error(self._key, "cannot read"):
             return pread_all(self.fd, offset, nbytes)
+
+    def release(self) -> None:
+        """See :meth:`ObjectReader.release`; nothing is held."""
 
     def drop_cached(self) -> None:
         """Have the system forget the pages of the file that it has in its cache."""

@@ -35,7 +35,7 @@ from zarr.buffer.cpu import Buffer
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import READ_GAP, value_of
+from shardwrite.config.table import READ_GAP, READ_REQUEST, value_of
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.stores.base import (
     Capability,
@@ -397,6 +397,8 @@ class ZarrStore(WholeStore):
         key: str,
         first: int,
         identity: Any = None,  # noqa: ARG002 (zarr's interface tells none)
+        *,
+        whole_nbytes: int = 0,
     ) -> ObjectReader | None:
         """See :meth:`Store.open_for`; ranges are read, and no more is known of the object.
 
@@ -404,9 +406,11 @@ class ZarrStore(WholeStore):
         whole, by one request.
         """
         name = self.prefix + check_key(key)
-        if not first:
+        is_small = whole_nbytes <= value_of(READ_REQUEST)
+        if not first or (whole_nbytes and is_small and not self.knows_ends):
             return self.open(key)
-        n_first = abs(first) + (value_of(READ_GAP) if self.knows_ends else 0)
+        more = max(value_of(READ_GAP), whole_nbytes if is_small else 0)
+        n_first = abs(first) + (more if self.knows_ends else 0)
         data = self._first_of(name, n_first if first > 0 else -n_first)
         if data is None:
             return None

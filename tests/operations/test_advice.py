@@ -66,6 +66,7 @@ def test_shards_that_do_not_fit_into_the_memory():
         (zeros((64, 64), 16), {"shards": 4, "chunks": 2}),  # small, but few
         (zeros((1000, 1000, 1000), 100), {"shards": 200, "chunks": 50}),
         (zeros((1000, 1000, 1000), 100), {"shards": 256, "chunks": 64}),
+        (zeros((1000, 1000, 1000), 50), {"shards": 256, "chunks": 64}),  # 5.12 source chunks
         (zeros((1000, 1000, 1000), (1, 1000, 1000)), {"shards": 250, "chunks": 50}),
         (zeros((2**24,), 2**20), {}),
         (zeros((0, 4), 4), {"shards": 4, "chunks": 2}),

@@ -783,6 +783,13 @@ def test_bad_sizes_are_refused(field, value):
         ("4 chunks", (24, 100, 100), ((96, 400, 400), (24, 100, 100))),
         ("1 chunk", 50, ((50, 50, 50), (50, 50, 50))),
         (None, {"t": 24}, ((24, 350, 700), (24, 350, 700))),
+        ({"t": "64MB"}, {"t": 8}, ((64, 350, 700), (8, 350, 700))),  # 8.16 chunks of 7.84 MB
+        ({"t": "1GiB"}, {"t": "8MB"}, ((1088, 350, 700), (8, 350, 700))),
+        ({"t": 720}, {"t": "7MB", ...: -1}, ((720, 350, 700), (6, 350, 700))),
+        ({"t": 720, ...: 100}, {"t": "3MB", 1: 50, "x": 100}, ((720, 100, 100), (144, 50, 100))),
+        ({"x": "1 B", "t": 10}, 10, ((10, 350, 10), (10, 10, 10))),
+        ({"t": "1 TB"}, {...: 100, "t": 1000}, ((9000, 400, 700), (1000, 100, 100))),
+        ({"t": "2 chunks", "x": "10MB"}, 50, ((100, 350, 50), (50, 50, 50))),
     ],
     ids=str,
 )
@@ -790,6 +797,20 @@ def test_sizes_by_axes_and_as_numbers_of_chunks(shards, chunks, expected):
     shape, source = (8760, 350, 700), [(8760,), (350,), (700,)]
     found = resolve_shapes(shape, 4, shards, chunks, source, ["t", None, "x"])
     assert found[:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("shards", "told"),
+    [
+        ({"t": "64MB", "x": "1MB"}, "for several axes"),
+        ({"t": "64 MBs"}, "'64 MBs' is no size"),
+        ({"t": "0MB"}, "'0MB' is no size"),
+        ({"t": 1.5}, "1.5 is no size"),
+    ],
+)
+def test_bytes_along_an_axis_that_are_refused(shards, told):
+    with pytest.raises(SpecError, match=told):
+        resolve_shapes((100, 10), 4, shards, 5, [(100,), (10,)], ["t", "x"])
 
 
 def test_chunks_that_are_left_out_fit_shards_by_axes():

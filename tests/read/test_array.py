@@ -124,6 +124,24 @@ def test_chunks_by_name(path, chunks, wanted):
 
 
 @pytest.mark.parametrize(
+    ("chunks", "wanted"),
+    [
+        ({"x": 5}, ((6,), (5, 5))),
+        ({"x": 5, ...: "chunk"}, ((2, 2, 2), (5, 5))),
+        ({0: "chunk", "x": -1}, ((2, 2, 2), (10,))),
+        ({"y": "128 B", ...: "shard"}, ((4, 2), (4, 4, 2))),
+    ],
+    ids=str,
+)
+def test_chunks_by_names_of_axes(tmp_path, chunks, wanted):
+    sizes = {"shards": 4, "chunks": 2, "dimension_names": ["y", "x"]}
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "named", **sizes)
+    found = shardwrite.from_sharded_zarr(tmp_path / "named", chunks=chunks)
+    assert found.chunks == wanted
+    np.testing.assert_array_equal(found.compute(), VALUES)
+
+
+@pytest.mark.parametrize(
     "chunks", ["shards", ("chunk",), ("chunk", "chunk", "chunk"), {"y": "chunk"}, {2: "chunk"}]
 )
 def test_names_of_chunks_that_are_none(path, chunks):

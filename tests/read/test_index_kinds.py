@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import re
+import threading
 import urllib.parse
 import urllib.request
 
@@ -18,6 +20,8 @@ from tiers import tried
 
 import shardwrite
 from shardwrite import CorruptShardError, SpecError
+from shardwrite.encode import reader
+from shardwrite.read import selection
 
 SHAPE, SHARDS, CHUNKS = (9, 7, 60), (4, 4, 20), (2, 2, 5)
 VALUES = np.arange(9 * 7 * 60, dtype="i4").reshape(SHAPE)
@@ -218,6 +222,50 @@ def test_only_chunks_with_wanted_elements_are_read(tmp_path):
     np.testing.assert_array_equal(array[:3200:1600], values[:3200:1600])
     with pytest.raises(CorruptShardError):
         array[16]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("basic", np.s_[:3, 1, 4:6]),
+        ("basic", np.s_[5:5]),
+        ("basic", np.s_[::-5, ::4, 7::11]),
+        ("orthogonal", np.s_[[8, 0, 1], [True] * 3 + [False] * 4, 59]),
+        ("orthogonal", np.s_[[], :, :]),
+        ("points", ([1, 8, 0, 1], [0, 6, 1, 0], [4, 59, 0, 4])),
+        ("points", ([], [], [])),
+    ],
+    ids=str,
+)
+def test_the_number_of_inner_chunks_of_a_selection(array, kind, key):
+    grid = array.metadata.grid
+    selected = getattr(selection, kind)(key, grid).selection
+    chunks = set()
+    for index in selected.shards():
+        chunks |= {(index, int(rank)) for rank in selected.part(index).ranks.ravel()}
+    assert selected.n_chunks == len(chunks)
+
+
+@pytest.mark.parametrize("key", [np.s_[:], np.s_[:130]])
+def test_one_shard_is_decoded_by_several_threads(tmp_path, monkeypatch, key):
+    values = np.random.default_rng(0).random((512, 1024))
+    shardwrite.to_sharded_zarr(values, tmp_path / "x", shards=(512, 1024), chunks=(32, 128))
+    meeting, decode = threading.Barrier(2), reader.decode_tile
+
+    def meet(*arguments):
+        if meeting is not None and not meeting.broken:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(30)
+                met.append(threading.get_ident())
+                meeting.abort()
+        return decode(*arguments)
+
+    met = []
+    monkeypatch.setattr(reader, "decode_tile", meet)
+    with dask.config.set({"shardwrite.read.threads": 3}):
+        found = shardwrite.open_sharded(tmp_path / "x")[key]
+    np.testing.assert_array_equal(found, values[key])
+    assert met
 
 
 # ---- Arrays of the caller

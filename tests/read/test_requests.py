@@ -11,7 +11,7 @@ import dask
 import numpy as np
 import pytest
 import zarr
-from zarr.abc.store import RangeByteRequest
+from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 
 import shardwrite
@@ -139,6 +139,26 @@ def test_large_shards_are_asked_for_in_pieces_side_by_side(store):
         check(opened(store), np.s_[:64, :64])
     assert store.n_most >= 4
     assert store.nbytes_most > 4 * 4000
+
+
+class Ending(Waiting):
+    """Answers the ends of shards when enough of them are asked for at the same time."""
+
+    async def get(self, key, prototype=None, byte_range=None):
+        if not isinstance(byte_range, SuffixByteRequest):
+            return await self._store.get(key, prototype, byte_range)
+        return await super().get(key, prototype, RangeByteRequest(0, byte_range.suffix))
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_whole_shards_count_until_they_are_decoded(store, most):
+    array = opened(Ending(store._store))
+    nbytes = array.metadata.most_nbytes
+    with dask.config.set({**NO_GAP, IN_FLIGHT_SIZE: f"{most * nbytes + 100} B"}):
+        whole = shardwrite.open_sharded(array.store)
+    whole.store._zarr.n_together = most
+    check(whole, np.s_[:])
+    assert whole.store._zarr.n_most == most
 
 
 def test_the_limit_is_free_again_after_an_error(store):

@@ -247,6 +247,32 @@ def test_a_shard_that_is_replaced_is_read_anew(full, tmp_path):
     np.testing.assert_array_equal(x[:16, 16:32], others[:16, 16:32])
 
 
+def test_whole_shards_are_one_request_each(full, tmp_path):
+    write(tmp_path / "x", shards=64)
+    x = shardwrite.open_sharded(f"{full.url}/x")
+    full.requests()
+    np.testing.assert_array_equal(x[:128], VALUES[:128])
+    assert len(full.requests()) == 8
+    np.testing.assert_array_equal(x[...], VALUES)
+    assert len(full.requests()) == 16, "of which 8 have an index that is kept"
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_what_comes_with_the_index_of_a_large_shard_is_not_read_again(full, tmp_path, location):
+    write(tmp_path / "x", index_location=location)
+    with dask.config.set({"shardwrite.read.request-size": "100 KiB"}):
+        x = shardwrite.open_sharded(f"{full.url}/x")
+        full.requests()
+        np.testing.assert_array_equal(x[...], VALUES)
+    first, *others = full.requests("c/0/0")
+    size = (tmp_path / "x" / "c" / "0" / "0").stat().st_size
+    assert first == ("bytes=-102400" if location == "end" else "bytes=0-102399")
+    ranges = [tuple(map(int, wanted[6:].split("-"))) for wanted in others]
+    assert len(ranges) == 2, "two more requests for the other 160 KiB"
+    nbytes = sum(last + 1 - begin for begin, last in ranges)
+    assert nbytes <= size - 102400 + 4096, "one chunk twice, and what makes an end 64 KiB"
+
+
 def test_a_server_without_ranges_is_asked_for_them_once(tmp_path):
     served = Server(tmp_path, **KINDS["nothing"])
     write(tmp_path / "x")
