@@ -33,6 +33,7 @@ SITE = Path(__file__).resolve().parent.parent / "build" / "site"
 _SIDE = 192
 _TOP = 56
 _LEFTS = (24, 312, 600)
+_SMALL_SIDE, _SMALL_LEFTS = 150, (6, 216, 426)  # of the overview, which phones show, too
 _STYLE = """
   text { font: 15px sans-serif; fill: #24292f }
   .small { font-size: 12.5px; fill: #57606a }
@@ -48,6 +49,11 @@ _STYLE = """
   }"""
 
 
+_LARGER = """
+  text { font-size: 17px }
+  .small { font-size: 14.5px }"""
+
+
 def _rect(x: float, y: float, width: float, height: float, kind: str) -> str:
     return (
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" class="{kind}"/>'
@@ -61,26 +67,27 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 
 
 def _arrow(x: float) -> str:
-    y = _TOP + _SIDE / 2
-    return f'<path class="line" d="M{x:g} {y:g} h56 m-9 -6 l9 6 l-9 6"/>'
+    y = _TOP + _SMALL_SIDE / 2
+    return f'<path class="line" d="M{x:g} {y:g} h36 m-9 -6 l9 6 l-9 6"/>'
 
 
 def overview() -> str:
     """Draw source chunks, shards and inner chunks beside each other, as SVG."""
-    first, second, third = _LEFTS
-    parts = [_text(first, 28, "Your chunks"), _text(first, 46, "any size: here 16 slabs", "small")]
-    parts += [_rect(first, _TOP + k * _SIDE / 16, _SIDE, _SIDE / 16 - 2, "slab") for k in range(16)]
-    parts += [_arrow(first + _SIDE + 20), _text(second, 28, "Shards")]
-    parts += [_text(second, 46, "4 files, each written once", "small")]
-    half = _SIDE / 2
+    side = _SMALL_SIDE
+    first, second, third = _SMALL_LEFTS
+    parts = [_text(first, 24, "Your chunks"), _text(first, 44, "any size: 15 slabs", "small")]
+    parts += [_rect(first, _TOP + k * side / 15, side, side / 15 - 2, "slab") for k in range(15)]
+    parts += [_arrow(first + side + 12), _text(second, 24, "Shards")]
+    parts += [_text(second, 44, "4 files, written once", "small")]
+    half = side / 2
     parts += [
         _rect(second + column * half, _TOP + row * half, half - 4, half - 4, "shard")
         for row in range(2)
         for column in range(2)
     ]
-    parts += [_arrow(second + _SIDE + 20), _text(third, 28, "Inner chunks")]
-    parts += [_text(third, 46, "a reader fetches only the dark one", "small")]
-    quarter = _SIDE / 4
+    parts += [_arrow(second + side + 12), _text(third, 24, "Inner chunks")]
+    parts += [_text(third, 44, "a reader fetches one", "small")]
+    quarter = side / 4
     parts += [
         _rect(
             third + column * quarter,
@@ -92,14 +99,11 @@ def overview() -> str:
         for row in range(4)
         for column in range(4)
     ]
-    note = "One shard, and the index at its end"
-    parts += [_rect(third, _TOP + _SIDE + 6, _SIDE - 3, 10, "shard")]
-    parts += [_text(third, _TOP + _SIDE + 34, note, "small")]
     body = "\n".join(parts)
     return (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 296" width="840" height="296" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 584 214" width="584" height="214" '
         'role="img" aria-label="Chunks of any size become four shards of small inner chunks">\n'
-        f"<style>{_STYLE}\n</style>\n{body}\n</svg>\n"
+        f"<style>{_STYLE}{_LARGER}\n</style>\n{body}\n</svg>\n"
     )
 
 

@@ -234,7 +234,9 @@ def draw(frames: list[tuple[float, Screen]], transcript: str) -> str:
         "text{fill:#24292f;white-space:pre}.page{fill:#f6f8fa;stroke:#d0d7de}"
         f"{light}@media(prefers-color-scheme:dark){{text{{fill:#e6edf3}}"
         f".page{{fill:#0d1117;stroke:#30363d}}{dark}}}"
-        f".film{{animation:film {now:.2f}s step-end infinite}}@keyframes film{{{steps}}}"
+        # It begins with its last screen, which tells all.
+        f".film{{animation:film {now:.2f}s step-end -{begins[-1]:.2f}s infinite}}"
+        f"@keyframes film{{{steps}}}"
         f"@media(prefers-reduced-motion:reduce){{.film{{animation:none;transform:translateY({last:g}px)}}}}"
     )
     rows = "".join(f'<g id="{name}">{drawn}</g>' for drawn, name in names.items())

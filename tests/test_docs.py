@@ -38,6 +38,7 @@ PAGES = [
 PEERS = {
     "cloud-volume.md": "cloudvolume",
     "icechunk.md": "icechunk",
+    "tensorstore.md": "tensorstore",
 }  # pages that need another tool
 OLDEST_DASK = os.environ.get("COMPAT") == "lowest"  # whose own to_zarr takes no shards
 WALKS = (  # through most that there is

@@ -334,7 +334,7 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the peak memory of one process, by which plans are chosen.
 
-    Source chunks of which a task needs only a part are counted generously.
+    Source chunks of which a task needs only a part are counted whole.
     """
     region = assumed.region
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))

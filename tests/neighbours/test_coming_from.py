@@ -3,6 +3,7 @@ its own, with the versions that the page states. What they write is compared wit
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -58,9 +59,32 @@ def test_versions_are_stated_once_and_are_those_that_are_tested():
         name, version = stated(page)[0].split("==")
         assert f"{name} {version} |" in table
     extras = PROJECT["optional-dependencies"]
-    bounds = [*PROJECT["dependencies"], *extras["xarray"], *extras["icechunk"], *extras["check"]]
+    bounds = [
+        *PROJECT["dependencies"],
+        *extras["xarray"],
+        *extras["icechunk"],
+        *extras["check"],
+        *extras["bench"],
+    ]
     for name, version in re.findall(r"(\S+) (\S+) and newer", table):
         assert any(re.match(rf"{name}(\[array\])?>={re.escape(version)}$", b) for b in bounds), name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", ["dask.md", "tensorstore.md"])
+def test_the_command_of_a_comparison_writes_its_numbers(page, tmp_path):
+    (command,) = blocks(page, "sh")
+    python, *arguments = command.split()
+    assert python == "python"
+    less = ("--scale", "small", "--cases", "zstd-32", "--repeats", "1")
+    run(*ours(), *arguments, *less, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    (file,) = tmp_path.glob("*.json")
+    numbers = json.loads(file.read_text())
+    for name in arguments[arguments.index("--contestants") + 1].split(","):
+        (measured,) = numbers["cases"]["zstd-32"]["repeats"][name]
+        assert measured["status"] == "ok"
+        assert measured["seconds"] > 0
+        assert measured["elements_compared"] == 2**26
 
 
 @pytest.mark.long
