@@ -129,7 +129,7 @@ class PlannedParts:
                 self.target_of(one),
                 one.planned.plan.raw_nbytes,
                 partial(job_of, one),
-                partial(_is_of, one),
+                partial(_is_receipt_of, one),
             )
             for one in self.made
         ]
@@ -318,7 +318,8 @@ def _convert(parts: PlannedParts, index: int, count: int, engine: Engine) -> lis
     return done
 
 
-def _is_of(one: NamedConversion, receipt: Receipt) -> bool:
+def _is_receipt_of(one: NamedConversion, receipt: Receipt) -> bool:
+    """Whether a receipt was left by this conversion."""
     return receipt.digest == one.planned.plan.digest
 
 

@@ -1005,4 +1005,4 @@ def metadata_of(run: RunDirectory) -> ArrayMetadata:
         min((a + k) * s, n)
         for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True)
     )
-    return metadata.part(Box(start, stop))[0]
+    return metadata.window_of(Box(start, stop))[0]
