@@ -293,7 +293,7 @@ def _listed(item: _Reader) -> _Reader:
             raise RecordError("a list")
         if isinstance(item, _Whole) and item.are(value):
             return tuple(value)
-        return tuple(_item(item, f"[{number}]", each) for number, each in enumerate(value))
+        return tuple(_read_within(item, f"[{number}]", each) for number, each in enumerate(value))
 
     return read
 
@@ -303,19 +303,20 @@ def _row(items: Sequence[_Reader]) -> _Reader:
         if not isinstance(value, list) or len(value) != len(items):
             raise RecordError(f"a list of {len(items)}")
         numbered = enumerate(zip(items, value, strict=True))
-        return tuple(_item(item, f"[{number}]", each) for number, (item, each) in numbered)
+        return tuple(_read_within(item, f"[{number}]", each) for number, (item, each) in numbered)
 
     return read
 
 
 def _mapping(item: _Reader) -> _Reader:
     def read(value: Any) -> Any:
-        return {name: _item(item, name, each) for name, each in _object(value).items()}
+        return {name: _read_within(item, name, each) for name, each in _object(value).items()}
 
     return read
 
 
-def _item(read: _Reader, name: str, value: Any) -> Any:
+def _read_within(read: _Reader, name: str, value: Any) -> Any:
+    """Read a value of a list or an object; an error says where it stands there."""
     try:
         return read(value)
     except RecordError as error:

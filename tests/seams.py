@@ -252,7 +252,7 @@ def _logged(run: Any) -> Logged:
         stop = (
             min((a + k) * s, n) for a, k, s, n in zip(first, counts, shards, shape, strict=True)
         )
-        metadata, _ = metadata.part(Box(start, tuple(stop)))
+        metadata, _ = metadata.window_of(Box(start, tuple(stop)))
     found = replay(run, metadata)
     return Logged(
         set(np.flatnonzero(found.ledger.is_done).tolist()),

@@ -13,6 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder
@@ -47,6 +48,17 @@ def resume(path: Path) -> Callable[[], object]:
 def into_other_shards(path: Path) -> Callable[[], object]:
     X.to_sharded_zarr(path, **LAYOUT)
     return lambda: shardwrite.reshard(path, path.with_name("y"), shards=16)
+
+
+def into_other_shards_in_place(path: Path) -> Callable[[], object]:
+    X.to_sharded_zarr(path, shards=8, chunks=4)
+    return lambda: shardwrite.reshard(path, shards=1)
+
+
+def task_on_a_worker(path: Path) -> Callable[[], object]:
+    """The only task of a run, as an engine hands it to a worker."""
+    (task,) = seams.begin_run(X, path, **LAYOUT)
+    return task
 
 
 def as_hdf5(path: Path) -> Callable[[], object]:
@@ -154,6 +166,35 @@ WALKS = {
             ("write/copying.py", "copy_group"),
             ("write/copying.py", "Donor.copies_ranges"),
             ("write/emitter.py", "Emitter.place"),
+        ],
+    ),
+    "a conversion in place": (
+        into_other_shards_in_place,
+        [
+            ("convert/convert.py", "reshard"),
+            ("convert/trees.py", "convert_tree"),
+            ("convert/in_place.py", "convert_in_place"),
+            ("convert/swap.py", "InPlace.begun"),
+            ("convert/arrays.py", "convert_all"),
+            ("runs/execute.py", "execute"),
+            ("runs/stored_chunks.py", "StoredChunks.write"),
+            ("write/copying.py", "copy_group"),
+            ("convert/in_place.py", "_compare"),
+            ("convert/swap.py", "InPlace.hand_over"),
+            ("convert/swap.py", "InPlace.finish"),
+        ],
+    ),
+    "a task on a worker": (
+        task_on_a_worker,
+        [
+            ("write/tasks.py", "write_group"),
+            ("write/context.py", "WriteSpec.at_work"),
+            ("write/commit.py", "commit_shards"),
+            ("journal/lines.py", "JournalWriter.append"),
+            ("encode/unit.py", "tiles_of"),
+            ("codecs/pipeline.py", "NativePipeline.encode"),
+            ("write/emitter.py", "Emitter.put"),
+            ("stores/posix.py", "PosixWriter.write"),
         ],
     ),
     "a resume": (

@@ -632,6 +632,6 @@ class Decided:
             _decided.reset(token)
 
 
-def decide() -> Decided:
-    """Values that hold here and now."""
+def decided_settings() -> Decided:
+    """Values, as they hold here and now, of the settings that go to workers with a task."""
     return Decided(tuple((setting.name, value_of(setting)) for setting in _TRAVELLING))

@@ -93,7 +93,7 @@ class PlannedParts(TreeConversion):
                 self.targets[one.name],
                 one.planned.plan.raw_nbytes,
                 partial(job_of, one),
-                partial(_is_of, one),
+                partial(_is_receipt_of, one),
             )
             for one in self.made
         ]
@@ -274,7 +274,8 @@ def _convert(parts: PlannedParts, index: int, count: int, engine: Engine) -> lis
     return done
 
 
-def _is_of(one: NamedConversion, receipt: Receipt) -> bool:
+def _is_receipt_of(one: NamedConversion, receipt: Receipt) -> bool:
+    """Whether a receipt was left by this conversion."""
     return receipt.digest == one.planned.plan.digest
 
 

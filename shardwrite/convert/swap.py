@@ -218,7 +218,7 @@ class InPlace:
 
     @property
     def layout(self) -> Mapping[str, str]:
-        """What the conversion was begun with; see `begun`."""
+        """Digest of what each array becomes, by its path; see `begun`."""
         return self._record.layout
 
     @property

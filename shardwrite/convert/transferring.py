@@ -62,7 +62,7 @@ from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
-from shardwrite.volumes.documents import around, parsed, replace_info
+from shardwrite.volumes.documents import parsed, replace_info, volume_and_key
 from shardwrite.volumes.info import INFO, Scale, parse_info
 from shardwrite.volumes.new import NewScale, merged_info
 from shardwrite.volumes.scale import PrecomputedShards
@@ -582,7 +582,7 @@ def _check_replaced(job: Job, name: str, infos: Mapping[str, bytes]) -> None:
         refuse_kept(job.target)
         return
     has_own_info = any(not volume or name.startswith(f"{volume}/") for volume in infos)
-    above, there = around(place), None if has_own_info else document_if_there(place)
+    above, there = volume_and_key(place), None if has_own_info else document_if_there(place)
     if above is not None and above[2] and there is not None and why_kept(there):
         steps_of(metadata).check_new(
             job.target, metadata, None

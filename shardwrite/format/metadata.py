@@ -617,8 +617,8 @@ class ArrayMetadata:
         index = self._in_part(tuple(map(int, numbers)))
         return index if index is not None and self.shard_key(index) == key else None
 
-    def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
-        """Metadata of the part of the array whose shards a region touches.
+    def window_of(self, region: Box) -> tuple[ArrayMetadata, Box]:
+        """Metadata of the window on the shards that a region touches, and the region in it.
 
         Call it on the metadata of a whole array: the origin of a window is not added.
         """

@@ -103,7 +103,7 @@ from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, ObjectWriter, Store
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
-from shardwrite.stores.posix import NO_ROOM, give_room, needing
+from shardwrite.stores.posix import NO_ROOM, give_room, telling_room_for
 from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def clear_beyond(
             attempt = f"{scope}.{uuid.uuid4().hex}"
             try:
                 with (
-                    needing(shard.reader.nbytes, shard.key),
+                    telling_room_for(shard.reader.nbytes, shard.key),
                     store.transaction(
                         durability, attempt, rights.check, proof=rights.proof
                     ) as transaction,
@@ -1018,4 +1018,4 @@ def metadata_of(run: RunDirectory) -> ArrayMetadata:
         min((a + k) * s, n)
         for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True)
     )
-    return metadata.part(Box(start, stop))[0]
+    return metadata.window_of(Box(start, stop))[0]

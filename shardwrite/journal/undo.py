@@ -64,7 +64,7 @@ from shardwrite.stores.looking import (
     read_file,
     read_limit,
 )
-from shardwrite.stores.posix import NO_ROOM, needing
+from shardwrite.stores.posix import NO_ROOM, telling_room_for
 
 if TYPE_CHECKING:
     from shardwrite.journal.lock import Claim
@@ -449,7 +449,7 @@ def _restore(
         _check_chunks(shard)
         try:
             with (
-                needing(old.nbytes, key),
+                telling_room_for(old.nbytes, key),
                 store.transaction(
                     "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
                 ) as transaction,

@@ -182,7 +182,7 @@ def compact(call: CompactArguments) -> Compaction:
     check_whole(array.metadata.grid, target.label)
     metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
-    part, whole = metadata.part(metadata.grid.whole)
+    part, whole = metadata.window_of(metadata.grid.whole)
     layout = SourceLayout(metadata.grid.sizes, 0, "the array itself")
     options = PlanOptions(strategy=FixedOrder(call.order))
     plan = plan_into(part, layout, engine, options, update=Update(whole), by_groups=True)

@@ -44,8 +44,8 @@ from shardwrite.plan.design import (
     grown,
     n_inodes,
     nests,
-    order,
     powers,
+    ranked_candidates,
     reads_for,
     shapes_for,
     steps_of,
@@ -479,7 +479,9 @@ def design(call: DesignArguments) -> Design:
     codec = _best_codec(tried) if sample else Codec("zstd", "zstd")
     pricing = _Pricing(source, reads, STORAGES[call.store], codec)
     grids = [ShardGrid(shape, *each) for each in shapes]
-    ranked = order([pricing.costs(grid, codec.ratio) for grid in grids], grids, dtype.itemsize)
+    ranked = ranked_candidates(
+        [pricing.costs(grid, codec.ratio) for grid in grids], grids, dtype.itemsize
+    )
     options = PlanOptions(memory_limit=memory)
     planned = [
         (grids[number], factor, _plan(source, grids[number], codec, engine, options))

@@ -31,7 +31,7 @@ from shardwrite.operations.steps import (
     Share,
     check_fits,
     counted_at,
-    enter_at,
+    enter_above,
     run_in_parts,
     steps_of,
 )
@@ -532,7 +532,7 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
 
     look = partial(check_kept, target, engine)
     result = working_on(target, finish, look=look, check=check)
-    enter_at(target, call.run_dir)
+    enter_above(target, call.run_dir)
     return result
 
 
@@ -594,7 +594,7 @@ def _finalize_several(
     all_of_them = ArraysInParts(str(call.store), arrays, engine, _HOW_TO_BEGIN)
     results = all_of_them.finish(n_parts, trusts_journals=call.trust_journals)
     for one in arrays:
-        enter_at(one.target, call.run_dir)
+        enter_above(one.target, call.run_dir)
     return results
 
 

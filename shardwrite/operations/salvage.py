@@ -288,7 +288,7 @@ def _begin(
         min((max(places) + 1) * s, n)
         for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
     )
-    part, _ = metadata.part(Box(start, stop))
+    part, _ = metadata.window_of(Box(start, stop))
     identity = Identity(mode="r+", salvage=True, region=Box(start, stop).bounds)
     window = ShardWindow(part.first_shard, part.grid.counts)
     directory = begin_passing(target, "salvage", metadata.text, identity, window)

@@ -222,7 +222,10 @@ class ArraySteps:
         """
 
     def enter(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
-        """Enter an array that was written in parts and published where else it is listed."""
+        """Enter an array that was written in parts into the document above it that lists it.
+
+        Only volumes have one, which lists their scales.
+        """
 
     def counted(self, target: Target, metadata: ArrayMetadata, result: WriteResult) -> WriteResult:
         """The result of a whole array, with numbers as users know them."""
@@ -259,8 +262,8 @@ def counted_at(target: Target, result: WriteResult) -> WriteResult:
     return steps_of(metadata).counted(target, metadata, result)
 
 
-def enter_at(target: Target, run_dir: Any) -> None:
-    """Enter the array at a place where else it is listed."""
+def enter_above(target: Target, run_dir: Any) -> None:
+    """Enter a published array into the document above it that lists it, if there is any."""
     metadata = open_at(target.place).metadata
     steps_of(metadata).enter(target, metadata, run_dir)
 

@@ -122,15 +122,15 @@ class Seen:
 
 
 class Sees(Protocol):
-    """A place, as far as it is asked here."""
+    """A place that can say what was seen there."""
 
     @property
     def seen(self) -> Seen | None:
-        """What its call has seen."""
+        """Objects that the call which uses the place has read; None if nothing is kept."""
 
 
 class Placed(Protocol):
-    """A target, as far as it is asked here."""
+    """A target whose array lies at such a place."""
 
     @property
     def place(self) -> Sees:

@@ -618,7 +618,7 @@ def _keeps(shape: Shape, itemsize: int, shards: Shape, limits: Limits) -> bool:
     )
 
 
-def order(
+def ranked_candidates(
     costs: Sequence[Sequence[ReadCost]], grids: Sequence[ShardGrid], itemsize: int
 ) -> list[tuple[int, float]]:
     """Candidates from the best to the worst, by their numbers, each with its worst factor.

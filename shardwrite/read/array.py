@@ -32,7 +32,7 @@ from shardwrite.config.table import (
     READ_REQUEST,
     READ_THREADS,
     SOURCE_CHUNKS,
-    decide,
+    decided_settings,
     value_of,
 )
 from shardwrite.encode.reader import WHOLE_SHARE, ChunkGroup, Loaded, ShardReader
@@ -235,7 +235,7 @@ class ShardedArray:
         self.store = store
         self.is_afresh = is_afresh
         self.is_alone = is_alone
-        self.decided = decide()
+        self.decided = decided_settings()
 
     def afresh(self) -> ShardedArray:
         """The array as one that is read past what this machine has kept of it."""

@@ -124,15 +124,16 @@ class KeptShards:
         new = [index for index in grid.shards_in(common) if index not in self._seen]
         if len(new) > _FEW:
             with ThreadPoolExecutor(min(_N_THREADS, len(new))) as pool:
-                list(pool.map(self._check_one, new))
+                list(pool.map(self._check_shard, new))
         else:
             for index in new:
-                self._check_one(index)
+                self._check_shard(index)
         if len(self._seen) > _MOST_SEEN:
             self._seen.clear()
         self._seen.update(new)
 
-    def _check_one(self, index: Shape) -> None:
+    def _check_shard(self, index: Shape) -> None:
+        """Refuse to write a shard anew by a strategy that would not keep what it is beside."""
         if self._known is not None:
             keeping(self._known, self._strategy, [index], drops=False)
 

@@ -194,7 +194,7 @@ def region_plan(
     check_region(box, metadata.grid.shards)
     strategy = for_update(target, metadata, options.strategy, box, drops=drop_hdf5)
     options = replace(options, strategy=strategy)
-    part, inside = metadata.part(box)
+    part, inside = metadata.window_of(box)
     layout = replace(layout, chunks=_with_margins(source, inside, part.grid.shape))
     update = Update(inside, axis)
     return source, plan_into(part, layout, engine, options, target.store, update=update)

@@ -158,7 +158,7 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     - Raises SubmitError if `squeue` cannot be called, fails, or does not answer.
     """
     found = _ended(_squeue(ids, "--states=all", "--format=%A|%i|%T"))
-    forgotten = [job for job in ids if not any(_is_of(name, job) for name, _ in found.values())]
+    forgotten = [job for job in ids if not any(_is_task(name, job) for name, _ in found.values())]
     if forgotten:
         # Many sites have no accounting. Tasks that nobody knows are left out.
         with contextlib.suppress(SubmitError):
@@ -221,7 +221,7 @@ def _ended(text: str) -> dict[str, tuple[str, str]]:
     return {number: (name, state.split()[0]) for number, name, state in lines if state.strip()}
 
 
-def _is_of(name: str, job: str) -> bool:
+def _is_task(name: str, job: str) -> bool:
     """Whether a task is the job of a number, or belongs to the job array of that number."""
     return name == job or name.startswith(f"{job}_")
 

@@ -33,7 +33,7 @@ from shardwrite.slurm.client import cancel, command_words, queue, root_of
 from shardwrite.slurm.notes import Submitted, submitted
 from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.looking import is_store_url, listed, mode_of
-from shardwrite.volumes.documents import places_around
+from shardwrite.volumes.documents import scale_targets_of
 from shardwrite.volumes.hashed import is_gathering
 
 # ---- Runs that belong to one target: that of an array, or those of all arrays in a group
@@ -62,7 +62,7 @@ def targets_at(target: Target) -> list[Target]:
 def spool_at(target: Target) -> Target | None:
     """Place of the spool of a scale that is being made, if its hash scatters the chunks."""
     run = look_beside(target).run
-    places = places_around(target, None) if run is not None and is_gathering(run) else None
+    places = scale_targets_of(target, None) if run is not None and is_gathering(run) else None
     spool = None if places is None else fetched(places.spool)
     return None if spool is None or look_beside(spool).run is None else spool
 

@@ -398,7 +398,7 @@ def open_stack(request: Request) -> Source:
             series = file.series[chosen]
             if not metadata:
                 shape, dtype, number = tuple(series.shape), np.dtype(series.dtype), chosen
-                leading = _rank(series, name)
+                leading = _checked_page_rank(series, name)
             elif number < len(file.series):
                 series = file.series[number]
             _check_equal(series, shape, dtype, name, files[0])
@@ -431,7 +431,8 @@ def _chunks(shape: Sequence[int], leading: int) -> tuple[int, ...]:
     return tuple(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))
 
 
-def _rank(series: Any, path: str) -> int:
+def _checked_page_rank(series: Any, path: str) -> int:
+    """Number of axes along which pages follow one another; refuse pages that are not described."""
     leading = page_rank(series)
     if leading is None:
         remedy = "write one page for each image, or give the files one by one"

@@ -215,10 +215,11 @@ def walk(path: Path, *, upwards: bool = False) -> Iterator[tuple[str, list[str],
 
     - `upwards`: whether a directory comes after those in it.
     """
-    return os.walk(path, topdown=not upwards, onerror=_raise, followlinks=False)
+    return os.walk(path, topdown=not upwards, onerror=_raise_unless_gone, followlinks=False)
 
 
-def _raise(error: OSError) -> None:
+def _raise_unless_gone(error: OSError) -> None:
+    """Raise what is given to `os.walk` as `onerror`, but not that a directory was removed."""
     if not isinstance(error, FileNotFoundError):
         with as_store_error(str(error.filename), "cannot list"):
             raise error

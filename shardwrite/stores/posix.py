@@ -766,7 +766,7 @@ def reserve_blocks(fd: int, start: int, stop: int) -> None:
 
 
 @contextlib.contextmanager
-def needing(nbytes: int, key: str) -> Iterator[None]:
+def telling_room_for(nbytes: int, key: str) -> Iterator[None]:
     """Say how much room it takes to write an object anew, where a full disk has none."""
     try:
         yield

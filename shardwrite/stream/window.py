@@ -255,7 +255,7 @@ class Window:
         box = _stretch(metadata, axis, around)
         reach = tuple(max(n, box.stop[axis]) if i == axis else n for i, n in enumerate(grid.shape))
         whole = metadata.with_shape(reach)
-        part, _ = whole.part(box)
+        part, _ = whole.window_of(box)
         identity = Identity(mode="r+", stream=True, region=box.bounds, strategy=strategy.label)
         window = ShardWindow(part.first_shard, part.grid.counts)
         driver = uuid.uuid4().hex[:12]

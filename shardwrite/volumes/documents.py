@@ -177,17 +177,17 @@ class ScaleTargets:
         return cls(volume, replace(scale, around=place), waiting)
 
 
-def places_around(target: Target, run_dir: Any) -> ScaleTargets | None:
-    """Places of the scale that an array may be; None if it lies in nothing."""
-    place = around(target.place)
+def scale_targets_of(target: Target, run_dir: Any) -> ScaleTargets | None:
+    """Volume, scale and spool of an array; None if nothing is above it that could be a volume."""
+    place = volume_and_key(target.place)
     if place is None:
         return None
     volume, above, key = place
     return ScaleTargets.of(resolve_target(volume, above or None, run_dir), key, run_dir)
 
 
-def around(place: Place) -> tuple[Any, str, str] | None:
-    """Store, path and key of a scale, by the place of its array; None if it lies in nothing."""
+def volume_and_key(place: Place) -> tuple[Any, str, str] | None:
+    """Store and path of what is above an array, and its key there; None if nothing is above it."""
     if isinstance(place, Directory):
         path = place.path
         return (str(path.parent), "", path.name) if path.parent.name else None  # not the root

@@ -82,11 +82,11 @@ from shardwrite.runs.stored_chunks import EncodedChunks
 from shardwrite.stores.base import Store
 from shardwrite.volumes.documents import (
     ScaleTargets,
-    around,
     change_info,
     has_spool,
-    places_around,
     read_volume,
+    scale_targets_of,
+    volume_and_key,
 )
 from shardwrite.volumes.info import AXIS_NAMES, scale_attributes
 from shardwrite.volumes.new import (
@@ -385,7 +385,7 @@ def abandon_scale(target: Target, run_dir: Any) -> bool:
     A scale that is whole stays, and the spool alone is removed. If it was being repaired, each of
     its shards stays as it is, old or new.
     """
-    targets = places_around(target, run_dir)
+    targets = scale_targets_of(target, run_dir)
     if targets is None or not _is_begun(targets):
         return False
     with holding(targets.scale, targets.spool):
@@ -398,7 +398,7 @@ def abandon_scale(target: Target, run_dir: Any) -> bool:
 
 def is_abandonable(target: Target, run_dir: Any) -> bool:
     """Whether `abandon_scale` would give something up."""
-    targets = places_around(target, run_dir)
+    targets = scale_targets_of(target, run_dir)
     return targets is not None and _is_begun(targets)
 
 
@@ -412,7 +412,7 @@ def _is_begun(targets: ScaleTargets) -> bool:
 
 def refuse_waiting(target: Target, run_dir: Any) -> None:
     """Refuse to open a scale of which nothing is there but its spool."""
-    targets = None if target.is_published else places_around(target, run_dir)
+    targets = None if target.is_published else scale_targets_of(target, run_dir)
     if targets is not None and has_spool(targets.spool):
         raise SpecError(
             "no array yet: a call has spooled its encoded chunks, and has not ended",
@@ -469,7 +469,7 @@ class _KeepEmptyChunksOf(ArrayChunks):
 def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) -> WriteResult:
     """Spool the chunks of bad shards, and write these shards again."""
     placed, engine = bad.metadata.placed, active_engine()
-    targets = places_around(bad.target, options.run_dir)
+    targets = scale_targets_of(bad.target, options.run_dir)
     scale = _stored_at(bad.target, bad.metadata)
     if targets is None or scale is None or not isinstance(placed, ScatteredChunks):
         raise SpecError(
@@ -562,7 +562,7 @@ def prepare_scattered(
             value=scale.place.name,
             remedy='leave it out, and give the URL of the scale, such as "s3://bucket/brain/4_4_40"',
         )
-    plan, targets = job.plan.gathering, places_around(scale, run_dir)
+    plan, targets = job.plan.gathering, scale_targets_of(scale, run_dir)
     if plan is None or targets is None:
         raise TypeError("it was checked that this is a scale, and how it is gathered")
     gathering = replace(job, source=NoChunks(is_encoded=True), plan=plan, target=targets.scale)
@@ -708,7 +708,7 @@ class ScaleSteps(ArraySteps):
 
     def among_others(self, target: Target, run_dir: Any) -> Target:
         """See :meth:`ArraySteps.among_others`: its volume is no group of Zarr."""
-        places = places_around(target, run_dir)
+        places = scale_targets_of(target, run_dir)
         return target if places is None else places.scale
 
     def prepare(
@@ -726,7 +726,7 @@ class ScaleSteps(ArraySteps):
         """See :meth:`ArraySteps.in_parts`: it goes by way of a spool if chunks are scattered."""
         refuse_spool(metadata)
         scattered = has_scattered_chunks(metadata)
-        targets = places_around(run.target, run_dir) if scattered else None
+        targets = scale_targets_of(run.target, run_dir) if scattered else None
         return None if targets is None else ScatteredRun(run, targets, engine, limit)
 
     def enter(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
@@ -759,12 +759,12 @@ class ScaleSteps(ArraySteps):
 
 def _stored_at(target: Target, metadata: ArrayMetadata) -> NewScale | None:
     """The scale that an array is, with the key that its place says; None if it is none."""
-    _, _, key = around(target.place) or (None, "", "")
+    _, _, key = volume_and_key(target.place) or (None, "", "")
     return stored_scale(metadata, key)
 
 
 def _remove_left_spool(target: Target, run_dir: Any) -> None:
-    places = places_around(target, run_dir)
+    places = scale_targets_of(target, run_dir)
     if places is not None and has_spool(places.spool):
         remove_spool(places.spool)
 
@@ -774,7 +774,7 @@ def _scale_at(
 ) -> tuple[Target, NewScale] | None:
     """The volume of an array, and the scale that it is; None if it is none."""
     refuse_spool(metadata)
-    volume, above, key = around(target.place) or (None, "", "")
+    volume, above, key = volume_and_key(target.place) or (None, "", "")
     scale = stored_scale(metadata, key)
     if scale is None:
         return None

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.config.table import Decided, decide
+from shardwrite.config.table import Decided, decided_settings
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.frame import framing_of
@@ -133,7 +133,7 @@ class WriteSpec:
     kept: Callable[[Box], bool] | None = None
     drops_hdf5: bool = False  # whether files of another format may become plain shards
     # Settings of the process that makes the tasks, which hold on workers, too
-    decided: Decided = field(default_factory=decide)
+    decided: Decided = field(default_factory=decided_settings)
     # The way to the lease of the run, if the state of the run lies in the bucket
     fence: Fence | None = None
     digest: str = ""  # digest of the plan, for the metadata of objects

@@ -234,7 +234,7 @@ def test_keywords_of_store_and_of_erase_are_filled(tmp_path):
 def test_workers_use_what_the_driver_has_decided(tmp_path):
     settings = {"shardwrite.read.chunk-limit": 77, "shardwrite.lease.ttl": 600}
     with dask.config.set(settings):
-        decided = table.decide()
+        decided = table.decided_settings()
         shardwrite.to_sharded_zarr(source(), tmp_path / "x")
         array = shardwrite.open_sharded(tmp_path / "x")
     assert chunk_limit() == 128 * 2**20

@@ -22,7 +22,7 @@ import xarray as xr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-import ends
+import effects
 from helpers import scratch, without_receipts
 from leftovers import left_over, names_in
 
@@ -123,18 +123,18 @@ def run_case(made: Path, home: Path, action: str, kill_at: int, again_at: int = 
     stage, root, before = home / "trouble", home / "x.zarr", names_in(home)
     ways = {"same call": same_again, "give up": give_up}
     try:
-        ended = ends.in_child(lambda: append(root), kill_at, stage)
+        ended = effects.in_child(lambda: append(root), kill_at, stage)
         if ended == "done":
             return "done"
         interrupted = append if action == "same call" else shardwrite.abandon
         if again_at:
-            ends.in_child(lambda: interrupted(root), again_at, stage)
+            effects.in_child(lambda: interrupted(root), again_at, stage)
 
         def then() -> None:
             check_readers(root)
             ways[action](root, made / "x.zarr", made / "new.zarr")
 
-        ended = ends.in_child(then, stage=stage)
+        ended = effects.in_child(then, stage=stage)
         left = left_over(home, before, own=("trouble",))
         ended = "" if ended == "done" else ended
         return ended or (f"left over: {left}" if left else "")

@@ -25,7 +25,7 @@ import xarray as xr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-import ends
+import effects
 from helpers import scratch, without_receipts
 from leftovers import left_over, names_in
 
@@ -90,7 +90,7 @@ def kill_all(many: Many, top: Path, n_kills: int, rng: random.Random) -> tuple[i
     if many.is_append:
         many.write(made / "x.zarr", first=True)
         shutil.copytree(made / "x.zarr", whole)
-    with ends.before_effect(0, lambda _: None) as counted:
+    with effects.before_effect(0, lambda _: None) as counted:
         many.write(whole)
     most, n, troubles = max(2, 2 * counted() // n_kills), 0, list[str]()
     names = [f"v{k:03}" for k in range(many.n_variables)]
@@ -101,7 +101,7 @@ def kill_all(many: Many, top: Path, n_kills: int, rng: random.Random) -> tuple[i
         try:
             while n < n_kills:
                 if (
-                    ends.in_child(lambda root=root: many.write(root), rng.randint(1, most))
+                    effects.in_child(lambda root=root: many.write(root), rng.randint(1, most))
                     != "killed"
                 ):
                     break

@@ -33,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 import commits
+import id_shards
 import preloaded
 
 HERE = Path(__file__).parent
@@ -192,10 +193,13 @@ def of_bucket_kills(found) -> Numbers:
 
 
 def of_id_shards(found) -> Numbers:
-    """Of `id_shard_cuts.py`: acknowledged is what was there before."""
-    total = found["summary"]
-    numbers = {name: total[name] for name in ("vacuous", "acked", "lost", "left", "troubles")}
-    return Numbers(runs=total["cases"], **numbers)
+    """Of `all_faults.py --table ids`: acknowledged is what was there before."""
+    struck = [case for case in found["cases"] if case["effect"]]
+    had_chunks = [case for case in struck if not case["operation"].startswith("first")]
+    lost = re.findall(r"lost: (\d+) chunks", "".join(case["trouble"] for case in struck))
+    numbers = {name: found["summary"][name] for name in ("vacuous", "left", "troubles")}
+    acked = len(had_chunks) * id_shards.N_BEFORE
+    return Numbers(runs=len(found["cases"]), acked=acked, lost=sum(map(int, lost)), **numbers)
 
 
 def of_converted(found) -> Numbers:
@@ -206,14 +210,15 @@ def of_converted(found) -> Numbers:
 
 
 def of_ends(found) -> Numbers:
-    """Of `ends.py`, which tells what the same call made of each kill."""
+    """Of `all_faults.py`, where operations that had ended before the fault do not count."""
+    struck = [case for case in found["cases"] if case["effect"]]
     troubles = [
-        f"{case['operation']}, killed at {case['kill_at']}: {case['trouble'][-300:]}"
-        for case in found
+        f"{case['operation']}, {case['fault']} at {case['at']}: {case['trouble'][-300:]}"
+        for case in struck
         if case["trouble"]
     ]
-    left = sum(len(case["left"]) for case in found)
-    return Numbers(runs=len(found), left=left, troubles=troubles)
+    left = sum(len(case["left"]) for case in struck)
+    return Numbers(runs=len(struck), left=left, troubles=troubles)
 
 
 def of_freezes(found) -> Numbers:
@@ -427,22 +432,23 @@ def rows() -> Iterator[Row]:
     by_id = "chunks by id are changed"
     for fault, what in (
         ("kill", f"SIGKILL before an effect while {by_id}"),
-        ("fail", f"an effect fails once while {by_id}"),
-        ("cut", f"power cut while {by_id}, ext4"),
+        ("failing effect", f"an effect fails once while {by_id}"),
+        ("power cut", f"power cut while {by_id}, ext4"),
     ):
-        command = f"id_shard_cuts.py --fault {fault} --cases {{n}} --seed {{seed}}"
+        command = f'all_faults.py --faults "{fault}" --table ids --cases {{n}} --seed {{seed}}'
         yield Row(what, 100, 50, command, of_id_shards)
     name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
-    yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
+    yield Row(name, 1, 1, 'all_faults.py --operations "consume a hierarchy"', of_ends)
     name = "frozen before an effect while a hierarchy is consumed, taken over, thawed"
     command = 'freeze.py --operations "consume tree" --freezes {n} --seed {seed}'
     yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
-    yield Row(name, 1, 1, "ends.py --every 3 --last 10", of_ends)
+    yield Row(name, 1, 1, "all_faults.py --every 3 --last 10", of_ends)
     name = "SIGKILL before every seventh effect on an array that keeps a manifest"
-    yield Row(name, 1, 1, "manifests.py --every 7 --last 4", of_ends)
+    yield Row(name, 1, 1, "all_faults.py --table listed --every 7 --last 4", of_ends)
     name = "power cut before an effect on an array that keeps a manifest, ext4"
-    yield Row(name, 200, 50, "manifest_cuts.py --cases {n} --seed {seed}", of_ends)
+    command = 'all_faults.py --faults "power cut" --table listed --cases {n} --seed {seed}'
+    yield Row(name, 200, 50, command, of_ends)
     for what, options in {
         "a dataset is appended to": "",
         "a dataset is appended to, each shard in its place": " --in-place",
@@ -480,7 +486,7 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1, 1, "failing_updates.py", of_calls, needs_shim=True)
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
         name = f"the k-th call of one kind fails under a conversion, every eighth k: {what}"
-        names = "shard unshard shard-in-place unshard-in-place"
+        names = 'shard unshard "shard in place" "unshard in place"'
         command = f"failing_updates.py --operations {names} --errors {error} --every 8"
         yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     name = "the k-th call of one kind fails under any other operation, every third k"
@@ -488,7 +494,7 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
         name = f"the k-th call of one kind fails while an array is consumed, every eighth k: {what}"
-        names = "shard-and-consume reshard-and-consume"
+        names = '"shard and consume" "reshard and consume"'
         command = f"failing_updates.py --operations {names} --errors {error} --every 8"
         yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     yield Row(

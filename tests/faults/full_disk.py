@@ -18,13 +18,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import json
-import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -32,200 +27,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import dask
-import h5py
 import numpy as np
-from obstore.store import MemoryStore
 
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
-import ends
-import id_shard_cuts
+import all_faults
+import driver
 import judging
-import loop_devices
-import oracle
-import power_cut
-import volumes
-from ends import before_effect, in_child
+from all_operations import OPERATIONS
+from effects import before_effect, in_child
 from scenarios import Scenario
+from small_disk import FILESYSTEMS, FULL, SAYS_WHAT, Disk
 
-FILESYSTEMS = ("tmpfs", "ext4", "xfs", "ext2")
-"""The last one cannot reserve blocks, so that giving up may need room there."""
-SAYS_WHAT = re.compile(r"anew takes [\d,]+ bytes: free as many")
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 FOLLOW_UPS = ("abandon", "same", "writer", "nothing")
-_NBYTES = {name: (304 if name == "xfs" else 24) * 2**20 for name in FILESYSTEMS}
 _N_EFFECTS = 200
 """Of an operation of which no more is known."""
 
 
-@dataclass(frozen=True)
-class Other:
-    """An operation on something else than one array; each callable takes a directory.
-
-    Attributes
-    ----------
-    make : callable
-        Makes what stands there before.
-    act : callable
-        The operation; the same call again, too.
-    check_between : callable
-        What must hold at any time.
-    check : callable
-        What must hold at the end.
-    abandon : callable
-        Gives up.
-    """
-
-    make: Callable[[Path], object]
-    act: Callable[[Path], object]
-    check_between: Callable[[Path], object]
-    check: Callable[[Path], object]
-    abandon: Callable[[Path], object] = lambda home: None
-
-
-def holds(check: Callable[[Path], object], home: Path) -> bool:
-    """Whether a check finds nothing."""
-    try:
-        check(home)
-    except Exception:
-        return False
-    return True
-
-
-def give_up(path: Path) -> None:
-    """Give up what was begun at a path, if anything can be given up."""
-    with contextlib.suppress(shardwrite.SpecError, shardwrite.JournalError):
-        shardwrite.abandon(path)
-
-
-def of_ends(name: str) -> Other:
-    """One of the operations of `ends.py`: every reader finds old elements or new ones."""
-    operation = ends.OPERATIONS[name]
-
-    def check_between(home: Path) -> None:
-        path = home / operation.at
-        if not (path / "zarr.json").exists():
-            return
-        for reader, read in oracle.READERS.items():
-            there = read(path, (slice(None), slice(None)))
-            wanted = [array[: len(there)] for array in (ends.OLD, operation.wanted)]
-            is_right = np.logical_or.reduce([there == array for array in (*wanted, 0)])
-            assert is_right.all(), f"{reader}: {(~is_right).sum()} wrong elements"
-
-    return Other(
-        make=lambda home: operation.prepare(home / operation.at),
-        act=lambda home: operation.perform(home / operation.at),
-        check_between=check_between,
-        check=lambda home: ends.check(home / operation.at, operation.wanted),
-        abandon=lambda home: give_up(home / operation.at),
-    )
-
-
-def of_ids(hash_name: str) -> Other:
-    """Chunks by 64-bit id are changed."""
-    case = id_shard_cuts.Case(number=1, hash=hash_name, is_first=False)
-
-    def check_between(home: Path) -> None:
-        assert not id_shard_cuts.check_between(home / "ids", case), "chunks are lost"
-
-    return Other(
-        make=lambda home: id_shard_cuts.make(home / "ids", case),
-        act=lambda home: id_shard_cuts.change(home / "ids", case),
-        check_between=check_between,
-        check=lambda home: id_shard_cuts.check_changed(home / "ids", case),
-    )
-
-
-def of_volume(**how: bool) -> Other:
-    """A scale is added to a volume of Neuroglancer."""
-    volume = volumes.Volume(is_repair=False, **how)
-    coarse = volumes.VALUES[:, ::2, ::2]
-
-    def check_between(home: Path) -> None:
-        there = shardwrite.from_precomputed(home / "v", scale="8_8_40", axes="zyx").compute()
-        np.testing.assert_array_equal(there, coarse)
-        scales = json.loads((home / "v/info").read_text())["scales"]
-        if any(scale["key"] == volumes.KEY for scale in scales):
-            volume.check(home / "v", "a scale")
-
-    return Other(
-        make=lambda home: volume.make_before(home / "v", "a scale"),
-        act=lambda home: volume(home / "v", "a scale"),
-        check_between=check_between,
-        check=lambda home: volume.check(home / "v", "a scale"),
-        abandon=lambda home: give_up(home / "v" / volumes.KEY),
-    )
-
-
-def of_adoption() -> Other:
-    """An array is made of an HDF5 file, whose chunks are copied."""
-
-    def make(home: Path) -> None:
-        home.mkdir(exist_ok=True)
-        with h5py.File(home / "old.h5", "w") as file:
-            file.create_dataset("x", data=ends.NEW, chunks=(5, 5), compression="gzip")
-
-    def check_between(home: Path) -> None:
-        with h5py.File(home / "old.h5") as file:
-            np.testing.assert_array_equal(file["x"][...], ends.NEW)
-
-    def check(home: Path) -> None:
-        check_between(home)
-        np.testing.assert_array_equal(shardwrite.open_sharded(home / "x")[:, :], ends.NEW)
-
-    return Other(
-        make=make,
-        act=lambda home: shardwrite.adopt([home / "old.h5"], home / "x"),
-        check_between=check_between,
-        check=check,
-        abandon=lambda home: give_up(home / "x"),
-    )
-
-
-def of_transfer(*, up: bool) -> Other:
-    """An array is copied to a bucket, with the state of the run here, or to a directory."""
-    buckets: dict[Path, MemoryStore] = {}
-
-    def act(home: Path) -> None:
-        bucket = buckets.setdefault(home, MemoryStore())
-        if up:
-            shardwrite.upload(home / "x", bucket, durability="none", run_dir=home / "state")
-        else:
-            shardwrite.download(home.parent / "source" / home.name, home / "x")
-
-    def make(home: Path) -> None:
-        place = home / "x" if up else home.parent / "source" / home.name
-        ends.source(ends.NEW).to_sharded_zarr(place, **ends.LAYOUT)
-
-    def check(home: Path) -> None:
-        place = buckets[home] if up else home / "x"
-        np.testing.assert_array_equal(shardwrite.open_sharded(place)[:, :], ends.NEW)
-
-    def check_between(home: Path) -> None:
-        if (home / "x/zarr.json").exists():
-            np.testing.assert_array_equal(shardwrite.open_sharded(home / "x")[:, :], ends.NEW)
-
-    return Other(make, act, check_between, check)
-
-
-OTHERS = {
-    "append": of_ends("append in a group"),
-    "write into a group": of_ends("write into a group"),
-    "shard a store": of_ends("shard a store"),
-    "consume a hierarchy": of_ends("consume a hierarchy"),
-    "finalize": of_ends("finalize"),
-    "restart": of_ends("restart"),
-    "chunks by id": of_ids("identity"),
-    "chunks by hashed id": of_ids("murmurhash3_x86_128"),
-    "volume": of_volume(is_scattered=False),
-    "scattered volume": of_volume(is_scattered=True),
-    "adoption": of_adoption(),
-    "upload": of_transfer(up=True),
-    "download": of_transfer(up=False),
-}
-KINDS = [*judging.KINDS, ("consume", "replace"), *((name, "") for name in OTHERS)]
+KINDS = [*judging.KINDS, ("consume", "replace"), *((name, "") for name in OPERATIONS)]
 
 
 @dataclass(kw_only=True)
@@ -262,76 +82,11 @@ def draw(
     drawn = judging.draw(number, rng, kinds)
     drawn["follow_up"] = follow_ups[number // len(kinds) % len(follow_ups)]
     at, kill_after = float(rng.random()), int(rng.integers(1, 40))
-    if drawn["operation"] in OTHERS or rng.random() > 1 / 3:
+    if drawn["operation"] in OPERATIONS or rng.random() > 1 / 3:
         kill_after = 0
     else:
         drawn["follow_up"] = "abandon"
     return Case(**drawn, filesystem=filesystem, at=at, kill_after=kill_after)
-
-
-class Disk:
-    """A small file system, and a file in it that takes all room.
-
-    Parameters
-    ----------
-    directory : path
-        An empty directory for the image and the mount point.
-    filesystem : str
-        One of `FILESYSTEMS`.
-
-    Attributes
-    ----------
-    root : pathlib.Path
-        Where it is mounted.
-    """
-
-    def __init__(self, directory: Path, filesystem: str) -> None:
-        self._filesystem, self._image = filesystem, directory / "image"
-        self.root, self._device = directory / "disk", ""
-
-    def __enter__(self) -> Disk:
-        self.root.mkdir()
-        nbytes = _NBYTES[self._filesystem]
-        if self._filesystem == "tmpfs":
-            mount = ["-t", "tmpfs", "-o", f"size={nbytes}", "shardwrite-test"]
-        else:
-            with self._image.open("wb") as file:
-                file.truncate(nbytes)
-            # No blocks are kept for root, who runs this.
-            extra = {"ext4": ["-m", "0"], "ext2": ["-m", "0", "-O", "^extents,^64bit"], "xfs": []}
-            kind = self._filesystem.replace("ext2", "ext4")
-            make = [*power_cut.MKFS[kind], *extra[self._filesystem], self._image]
-            subprocess.run(make, check=True, capture_output=True)
-            self._device = loop_devices.attach(self._image)
-            mount = [self._device]
-        subprocess.run(["mount", *mount, self.root], check=True)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        power_cut.close_all_in(self.root)  # what the traceback of an error still holds
-        if trouble := power_cut.unmount(self.root, 60):
-            raise OSError(trouble)
-        if self._device:
-            # A mount namespace that others have made meanwhile may hold a copy of the mount. The
-            # device goes with it.
-            with contextlib.suppress(OSError):
-                loop_devices.detach(self._device, self._image)
-
-    def fill(self) -> None:
-        """Take all free blocks, down to the last one."""
-        with open(self.root / "filler", "ab") as file:
-            end = os.fstat(file.fileno()).st_size
-            for nbytes in (2**22, 2**18, 2**14, 2**12):
-                with contextlib.suppress(OSError):
-                    while True:
-                        os.posix_fallocate(file.fileno(), end, nbytes)
-                        end += nbytes
-        subprocess.run(["sync", "--file-system", self.root], check=True)
-
-    def free(self) -> None:
-        """Give them back."""
-        (self.root / "filler").unlink(missing_ok=True)
-        subprocess.run(["sync", "--file-system", self.root], check=True)
 
 
 class Bench:
@@ -347,13 +102,16 @@ class Bench:
 
     def __init__(self, disk: Disk, notes: Path) -> None:
         self._disk, self._notes = disk, notes
+        self._table = driver.Bench(
+            OPERATIONS, all_faults.FAULTS["full disk"], disk.root, notes, disk=disk
+        )
         self._n_effects: dict[tuple[str, str], int] = {}
 
     def run_case(self, case: Case, seed: int) -> Case:
         """One operation, a disk that becomes full under it, and the judgements."""
         home = self._disk.root / f"case-{seed}-{case.number}"
-        if case.operation in OTHERS:
-            return self._run_other(case, OTHERS[case.operation], home)
+        if case.operation in OPERATIONS:
+            return self._run_of_table(case)
         with judging.set_up(case, home, seed) as scenario:
             scenario.make()
             try:
@@ -374,30 +132,13 @@ class Bench:
                 judging.judge_all(case, scenario)
         return case
 
-    def _run_other(self, case: Case, other: Other, home: Path) -> Case:
-        home.mkdir()
-        with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
-            try:
-                other.make(home)
-                try:
-                    self._fill_under(case, lambda: other.act(home))
-                    other.check_between(home)
-                    if case.effect and not case.is_bad:
-                        self._disk.fill()
-                        again = {"same": other.act, "abandon": other.abandon}.get(case.follow_up)
-                        if again is not None:
-                            self._follow(case, lambda: again(home))
-                        other.check_between(home)
-                finally:
-                    self._disk.free()
-                if not case.is_bad:
-                    # An append of which only the receipt was missing would append again.
-                    if case.follow_up != "abandon" or not holds(other.check, home):
-                        other.act(home)
-                    other.check(home)
-            except Exception as error:
-                case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
-        shutil.rmtree(home, ignore_errors=True)
+    def _run_of_table(self, case: Case) -> Case:
+        """One of the operations of `all_operations.py`."""
+        at = 1 + int(case.at * self._table.n_effects(case.operation))
+        struck = driver.Case(fault="full disk", operation=case.operation, at=at)
+        self._table.run(struck)
+        case.effect, case.error, case.left = struck.effect, struck.error, struck.left
+        case.trouble = struck.trouble
         return case
 
     def _where(self, case: Case) -> int:
@@ -477,7 +218,8 @@ def run(
     follow_ups: Sequence[str] = FOLLOW_UPS,
 ) -> list[Case]:
     """Cases on one file system, one after the other."""
-    cases = [draw(filesystem, seed, number, kinds, follow_ups) for number in range(n_cases)]
+    numbers = range(seed * n_cases, (seed + 1) * n_cases)  # so that batches are of other kinds
+    cases = [draw(filesystem, seed, number, kinds, follow_ups) for number in numbers]
     with tempfile.TemporaryDirectory() as notes, Disk(Path(directory), filesystem) as disk:
         bench = Bench(disk, Path(notes))
         return [bench.run_case(case, seed) for case in cases]

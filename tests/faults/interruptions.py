@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import judging
 import power_cut
 import seams
-from ends import before_effect
+from effects import before_effect
 from helpers import scratch
 from scenarios import STRATEGIES, UNSHARDED, Scenario
 

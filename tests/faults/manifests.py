@@ -1,26 +1,18 @@
-"""A kill before every effect of an operation on an array that keeps a manifest.
+"""Operations on an array that keeps a manifest, in a group with consolidated metadata.
 
-The array lies in a group with consolidated metadata. Whenever the process is killed, both documents
-list all chunks that hold data. The group has the document of the array, maybe with fewer rows, or
-none. The same call again, or `abandon`, makes both lists exact.
-
-Each case runs in a process forked for it. Run as ``python tests/faults/manifests.py --every 1 --json
-out.json``, or through `test_manifests.py`.
+Whenever they are interrupted, both documents list all chunks that hold data. The group has the
+document of the array, maybe with fewer rows, or none. The same call again, or `abandon`, makes both
+lists exact.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
 import json
-import shutil
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
-import dask
 import dask.array as da
 import numpy as np
 import zarr
@@ -31,10 +23,8 @@ from shardwrite.format.manifest import keys_of
 from shardwrite.read.stored_shard import open_shard
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from ends import count_effects, in_child
-from helpers import scratch
-from leftovers import left_over, names_in
+from driver import Operation, Step
+from effects import in_child
 
 CHUNK, N = 5, 20
 LAYOUT = {"shards": 10, "chunks": CHUNK, "manifest": "nonempty_chunks"}
@@ -138,71 +128,17 @@ def make_source(path: Path) -> None:
     source(NEW).to_sharded_zarr(path.with_name("source"), shards=None, chunks=CHUNK)
 
 
+def shard(path: Path) -> None:
+    shardwrite.shard(path.with_name("source"), path, 2, manifest="nonempty_chunks")
+
+
 def interrupt_update(path: Path) -> None:
     make(path)
     in_child(lambda: update(path, strategy=FixedOrder(in_place=True)), 60)
 
 
-@dataclass(frozen=True)
-class Operation:
-    """What is interrupted.
-
-    Attributes
-    ----------
-    prepare, perform : callable
-        Makes what is there before; the call that is interrupted, and made again.
-    wanted : numpy.ndarray
-        Values of the array after it.
-    is_given_up : bool
-        Whether it is also given up.
-    """
-
-    prepare: Callable[[Path], object]
-    perform: Callable[[Path], object]
-    wanted: np.ndarray
-    is_given_up: bool = True
-
-
 UPDATED = updated(REGION, NEW)
 APPENDED = np.concatenate([OLD[:8], NEW[8:]])
-OPERATIONS = {
-    "write": Operation(nothing, write, NEW, is_given_up=False),
-    "write, published first": Operation(
-        nothing, lambda path: write(path, publish="first"), NEW, is_given_up=False
-    ),
-    "shard": Operation(
-        make_source,
-        lambda path: shardwrite.shard(
-            path.with_name("source"), path, 2, manifest="nonempty_chunks"
-        ),
-        NEW,
-        is_given_up=False,
-    ),
-    "replacement": Operation(make, replace, NEW, is_given_up=False),
-    "reshard in place": Operation(make, lambda path: shardwrite.reshard(path, 3, chunks=4), OLD),
-    "update": Operation(make, update, UPDATED),
-    "update in place": Operation(
-        make, lambda path: update(path, strategy=FixedOrder(in_place=True, max_unused=1.0)), UPDATED
-    ),
-    "append in place": Operation(
-        make, lambda path: update(path, strategy=AppendOnly(in_place=True)), UPDATED
-    ),
-    "erase": Operation(
-        make,
-        lambda path: shardwrite.erase(path, REGION),
-        updated(REGION, np.zeros_like(OLD)),
-    ),
-    "append": Operation(make_short, append, APPENDED),
-    "stream": Operation(make_short, stream, APPENDED),
-    "compaction": Operation(
-        make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED
-    ),
-    "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
-    "salvage": Operation(tear, lambda path: shardwrite.repair(path, scan=True), OLD),
-    "update by restart": Operation(
-        interrupt_update, lambda path: update(path, restart=True), UPDATED
-    ),
-}
 
 
 def stored(path: Path) -> tuple[np.ndarray, int]:
@@ -233,7 +169,7 @@ def documents(path: Path) -> dict[str, dict]:
     return found | ({} if listed is None else {"group": listed})
 
 
-def check_listed(path: Path, *, exactly: bool) -> int:
+def check_listed(path: Path, exactly: bool) -> int:
     """Both documents list all chunks that hold data, or exactly these; number of bad shards."""
     found = documents(path)
     if "array" not in found:
@@ -261,28 +197,8 @@ def check_listed(path: Path, *, exactly: bool) -> int:
     return n_bad
 
 
-@dataclass(frozen=True)
-class Case:
-    """A kill, and what came of it."""
-
-    operation: str
-    kill_at: int
-    then: str = ""
-    trouble: str = ""
-    left: list[str] = field(default_factory=list)
-
-
-def go_on(name: str, path: Path, then: str) -> None:
-    """Look at the lists of an array whose operation was interrupted, go on, and look again."""
-    operation = OPERATIONS[name]
-    check_listed(path, exactly=False)
-    if then == "abandon":
-        shardwrite.abandon(path)
-        check_listed(path, exactly=name not in ("salvage", "repair"))
-        return
-    operation.perform(path)
-    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], operation.wanted)
-    check_listed(path, exactly=True)
+def check(path: Path) -> None:
+    """Both documents are the same, and what they list is what is there."""
     found = documents(path)
     assert found["group"] == found["array"]
     with zarr.config.set({"async.concurrency": 1}):
@@ -290,74 +206,45 @@ def go_on(name: str, path: Path, then: str) -> None:
     assert set(opened.attrs["nonempty_chunks"]) == set(shardwrite.present(path).keys)
 
 
-def run_case(name: str, made: Path, home: Path, kill_at: int, then: str) -> Case | None:
-    """Kill an operation, look at the lists, and go on; None if it had ended before."""
-    path, stage = home / "g/x", home / "trouble"
-    shutil.copytree(made, home)
-    before = names_in(home)
-    try:
-        ended = in_child(lambda: OPERATIONS[name].perform(path), kill_at, stage)
-        if ended == "done":
-            return None
-        if ended == "killed":
-            ended = in_child(lambda: go_on(name, path, then), stage=stage)
-        left = left_over(home, before, own=("trouble",))
-        return Case(name, kill_at, then, "" if ended == "done" else ended, left)
-    finally:
-        shutil.rmtree(home)
+def check_exactly(path: Path) -> None:
+    check_listed(path, True)
 
 
-def n_effects(name: str, made: Path, home: Path) -> int:
-    """How many effects an operation has that is not killed."""
-    shutil.copytree(made, home)
-    try:
-        count = home / "count"
-        in_child(lambda: count_effects(lambda: OPERATIONS[name].perform(home / "g/x"), count))
-        return int(count.read_text())
-    finally:
-        shutil.rmtree(home)
+def check_not_less(path: Path) -> None:
+    check_listed(path, False)
 
 
-def run(names: list[str], every: int = 1, last: int = 0) -> list[Case]:
-    """Kill operations before every effect, or every so many and each of the last."""
-    done: list[Case] = []
-    top = scratch("manifests-")
-    try:
-        for name in names:
-            made = top / "made"
-            (made / "g").mkdir(parents=True)
-            OPERATIONS[name].prepare(made / "g/x")
-            n = n_effects(name, made, top / "home")
-            for kill_at in sorted({*range(1, n + 1, every), *range(max(1, n + 1 - last), n + 1)}):
-                for then in ("again", "abandon")[: 1 + OPERATIONS[name].is_given_up]:
-                    done += filter(None, [run_case(name, made, top / "home", kill_at, then)])
-            shutil.rmtree(made)
-    finally:
-        shutil.rmtree(top)
-    return done
+def listed(
+    prepare: Step, perform: Step, wanted: np.ndarray, abandoned: Step | None = check_exactly
+) -> Operation:
+    """One of them; `abandoned` is what must hold when it was given up."""
+    how = {"at": "g/x", "check": check, "look": check_listed, "abandoned": abandoned}
+    return Operation(prepare, perform, wanted, may_be_torn=True, **how)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
-    parser.add_argument("--every", type=int, default=1, help="only every so many effects")
-    parser.add_argument("--last", type=int, default=0, help="and each of the last so many")
-    parser.add_argument("--json", help="write all cases to this file")
-    given = parser.parse_args()
-    gc.freeze()
-    with dask.config.set(scheduler="sync"):
-        done = run(given.operations, given.every, given.last)
-    troubles = [case for case in done if case.trouble]
-    if given.json:
-        Path(given.json).write_text(json.dumps([asdict(case) for case in done]))
-    for case in troubles[:50]:
-        told = case.trouble.strip().splitlines()[-1]
-        print(f"{case.operation}, killed at {case.kill_at}, then {case.then}: {told}")
-    print(json.dumps({"kills": len(done), "troubles": len(troubles)}))
-    sys.exit(1 if troubles else 0)
-
-
-if __name__ == "__main__":
-    main()
+IN_PLACE = FixedOrder(in_place=True, max_unused=1.0)
+LISTED = {
+    "listed write": listed(nothing, write, NEW, None),
+    "listed write, published first": listed(nothing, partial(write, publish="first"), NEW, None),
+    "listed shard": listed(make_source, shard, NEW, None),
+    "listed replacement": listed(make, replace, NEW, None),
+    "listed reshard in place": listed(
+        make, lambda path: shardwrite.reshard(path, 3, chunks=4), OLD
+    ),
+    "listed update": listed(make, update, UPDATED),
+    "listed update in place": listed(make, partial(update, strategy=IN_PLACE), UPDATED),
+    "listed append in place": listed(
+        make, partial(update, strategy=AppendOnly(in_place=True)), UPDATED
+    ),
+    "listed erase": listed(
+        make, lambda path: shardwrite.erase(path, REGION), updated(REGION, np.zeros_like(OLD))
+    ),
+    "listed append": listed(make_short, append, APPENDED),
+    "listed stream": listed(make_short, stream, APPENDED),
+    "listed compaction": listed(make_wasteful, partial(shardwrite.compact, above=0.1), UPDATED),
+    "listed repair": listed(
+        damage, lambda path: shardwrite.repair(path, source(OLD)), OLD, check_not_less
+    ),
+    "listed salvage": listed(tear, partial(shardwrite.repair, scan=True), OLD, check_not_less),
+    "listed update by restart": listed(interrupt_update, partial(update, restart=True), UPDATED),
+}

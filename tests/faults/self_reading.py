@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import servers
 from bucket_kills import in_child, in_other_process, scratch_directory, until
-from ends import before_effect
+from effects import before_effect
 from kills import child
 from leftovers import left_over
 from update_cuts import STRATEGIES

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
 import seams
-from ends import before_effect, count_effects, in_child
+from effects import before_effect, count_effects, in_child
 from helpers import MEMORY
 
 import shardwrite

@@ -18,7 +18,8 @@ import shardwrite
 from shardwrite import ShardwriteError
 
 sys.path.insert(0, str(Path(__file__).parent))
-import ends
+import all_operations
+import effects
 from conversions import payloads
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS)
@@ -37,14 +38,14 @@ def fail(home, k: int, number: int, shards) -> tuple[str, bool]:
 
     raised, names = "", []
     before = payloads(source)
-    with ends.before_effect(k, strike):
+    with effects.before_effect(k, strike):
         try:
-            ends.consume(path, shards=shards)
+            all_operations.consume(path, shards=shards)
         except ShardwriteError as error:
             raised = type(error).__name__
-    ends.consume(path, shards=shards)
+    all_operations.consume(path, shards=shards)
     assert payloads(path) == before
-    np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], ends.NEW)
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], all_operations.NEW)
     left = [p.name for p in home.iterdir() if p.name != "x"]
     assert not left, (left, names, list(home.rglob("x.shardwrite/*")), raised)
     return raised, reached
@@ -58,7 +59,7 @@ def fail_at(tmp_path, monkeypatch, effects, shards) -> int:
         for k in effects:
             home = tmp_path / str(k)
             home.mkdir()
-            ends.make_source(home / "x", 10 if shards == (3, 1) else None)
+            all_operations.make_source(home / "x", 10 if shards == (3, 1) else None)
             raised, reached = fail(home, k, ERRORS[k % len(ERRORS)], shards)
             all_raised.add(raised)
             n_reached += reached
@@ -86,10 +87,10 @@ def test_every_61st_call_fails_under_a_hierarchy(tmp_path):
         for k in range(1, 640, 61):
             path = tmp_path / str(k) / "made" / "x"
             path.parent.parent.mkdir()
-            ends.make_tree(path)
-            with ends.before_effect(k, strike), contextlib.suppress(ShardwriteError):
-                ends.consume_tree(path)
-            ends.consume_tree_wholly(path)
-            ends.check(path, ends.NEW)
+            all_operations.make_tree(path)
+            with effects.before_effect(k, strike), contextlib.suppress(ShardwriteError):
+                all_operations.consume_tree(path)
+            all_operations.consume_tree(path)
+            all_operations.OPERATIONS["consume a hierarchy"].check_done(path)
             shutil.rmtree(tmp_path / str(k))
     assert len(struck) >= 9

@@ -21,11 +21,11 @@ from tiers import some
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
-import ends
 import oracle
 import seams
+from all_operations import ARRAYS
 
-SCRIPT = Path(__file__).with_name("ends.py")
+SCRIPT = Path(__file__).with_name("all_faults.py")
 OPERATIONS = (
     *("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard"),
     *("shard and consume", "recovery", "replacement of several, or give up"),
@@ -42,9 +42,9 @@ def run(tmp_path, *arguments):
         timeout=1500,
         check=False,
     )
-    found = json.loads(out.read_text())
+    found = [case for case in json.loads(out.read_text())["cases"] if case["effect"]]
     troubles = [
-        f"{case['operation']}, killed at {case['kill_at']}: {case['trouble']}"
+        f"{case['operation']}, killed at {case['at']}: {case['trouble']}"
         for case in found
         if case["trouble"]
     ]
@@ -67,8 +67,8 @@ def test_the_same_call_again_leaves_nothing(tmp_path, operation):
 @pytest.mark.parametrize("half", range(2))
 def test_every_operation(tmp_path, half):
     """A kill somewhere amid each operation and one before its last effect, of one call and of two:
-    ``python tests/faults/ends.py`` kills before every effect."""
-    names = [*ends.OPERATIONS][half::2]
+    ``python tests/faults/all_faults.py`` kills before every effect."""
+    names = [*ARRAYS][half::2]
     found = run(tmp_path, "--operations", *names, *["--amid", "--last", "1", "--twice", "97"])
     assert {case["operation"] for case in found} == set(names)
     assert len(found) > 3 * len(names)

@@ -17,7 +17,8 @@ import pytest
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
-import ends
+import effects
+from all_operations import OPERATIONS
 
 NAMES = ("write", "replacement", "update", "shard in place", "stream")
 
@@ -39,7 +40,7 @@ def failing_from(k):
         return call
 
     with contextlib.ExitStack() as stack:
-        for name in ends.EFFECTS:
+        for name in effects.EFFECTS:
             stack.enter_context(mock.patch.object(os, name, failing(getattr(os, name))))
         creates = failing(os.open, lambda arguments: arguments[1] & os.O_CREAT)
         stack.enter_context(mock.patch.object(os, "open", creates))
@@ -48,7 +49,7 @@ def failing_from(k):
 
 def try_again(name, directory, k):
     """Whether the call had ended before the fault."""
-    operation, path = ends.OPERATIONS[name], directory / "x"
+    operation, path = OPERATIONS[name], directory / "x"
     directory.mkdir()
     operation.prepare(path)
     error = None
@@ -61,7 +62,7 @@ def try_again(name, directory, k):
     if not ended:
         operation.perform(path)
     del error
-    ends.check(path, operation.wanted)
+    operation.check_done(path)
     return ended
 
 
@@ -73,4 +74,4 @@ def test_nothing_is_left(tmp_path, name, every):
             if try_again(name, tmp_path / str(k), k):
                 break
     assert k > 20
-    assert np.any(ends.OPERATIONS[name].wanted)
+    assert np.any(OPERATIONS[name].wanted)

@@ -127,7 +127,7 @@ def test_a_sample_of_failing_calls_while_an_array_is_consumed(shim, tmp_path):
 
 @pytest.mark.long
 def test_a_sample_of_failing_calls_under_other_operations(shim, tmp_path):
-    few = ["--share", "0.05", "--every", "60", "--errors", "EIO"]
+    few = ["--share", "0.03", "--every", "60", "--errors", "EIO"]
     names = ["--operations", *failing_updates.OTHERS]
     summary = run(shim, tmp_path, "failing_updates.py", *names, *few, "--seed", "4")
     assert summary["fired"] > 10

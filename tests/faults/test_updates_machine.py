@@ -36,7 +36,7 @@ from shardwrite import AppendOnly, FixedOrder
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import seams
-from ends import EFFECTS
+from effects import EFFECTS
 from helpers import Killed, scratch
 
 STRATEGIES = [

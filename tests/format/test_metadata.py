@@ -838,7 +838,7 @@ def test_nodes_moved_about(original):
 
 def test_keys_of_a_part_give_positions_in_it():
     whole = make_metadata((100, 100), np.dtype("u4"), (16, 16), (4, 4), ArrayOptions())
-    part, _ = whole.part(Box((40, 20), (90, 60)))
+    part, _ = whole.window_of(Box((40, 20), (90, 60)))
     for index in np.ndindex(*part.grid.counts):
         assert part.shard_index(part.shard_key(index)) == index
     assert [part.shard_index(key) for key in ("c/1/1", "c/2/0", "c/6/1", "c/2/4")] == [None] * 4

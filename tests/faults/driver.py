@@ -1,0 +1,328 @@
+"""One driver for all faults: prepare, act, fault, recover, judge.
+
+What is struck is an `Operation` (see `all_operations.py`). What strikes is a fault (see
+`all_faults.py`), a function that runs around the recovery:
+
+1. Prepare: what stands there before, made once, is copied to the place of the fault.
+2. Act, and fault: the function has the operation done in a process of its own, and strikes.
+3. Recover: what is there is looked at, and the same call is made again, or the operation is given
+   up.
+4. Judge: the function comes to its end, and values, documents, and all that is left are checked.
+
+A process that never starts a thread imports everything and forks a child for each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shardwrite
+
+sys.path.insert(0, str(Path(__file__).parent))
+import effects
+from leftovers import left_over, names_in
+
+Step = Callable[[Path], object]
+"""Given the path of an array, or of what else is changed."""
+GOLDEN = 0.618  # multiples of it, without what is before the point, are spread evenly
+
+
+def nothing(path: Path) -> None:
+    """An empty place, or no check."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is interrupted."""
+
+    prepare: Step  # makes what is there before
+    perform: Step  # the call that is interrupted, and made again
+    wanted: np.ndarray | None = None  # values of the array afterwards; None if it is no array
+    at: str = "x"  # where the array lies
+    recover: Step | None = None  # what comes after a fault, in place of the same call
+    check: Step = nothing  # what else must hold when a call has ended
+    look: Callable[[Path, bool], object] = lambda path, is_done: None
+    """What must hold at any time, and when the call has ended."""
+    abandoned: Step | None = None  # what must hold when it was given up; None if it is not
+    may_be_torn: bool = False  # whether shards may be unreadable until the recovery
+    own: tuple[str, ...] = ()  # patterns of names that it makes, and that are no part of an array
+
+    def again(self, path: Path) -> object:
+        """What comes after a fault."""
+        return (self.recover or self.perform)(path)
+
+    def check_done(self, path: Path) -> None:
+        """What must hold after the call has returned."""
+        if self.wanted is not None:
+            check_array(path, self.wanted)
+        self.check(path)
+        self.look(path, True)
+
+    def judge(self, path: Path) -> None:
+        """The same, and that the array is whole and can be updated."""
+        self.check_done(path)
+        if self.wanted is not None:
+            assert shardwrite.verify(path, deep=True).is_good
+            shardwrite.erase(path, (slice(0, 1), slice(0, 1)))
+            is_erased = np.arange(self.wanted.size).reshape(self.wanted.shape) == 0
+            check_array(path, np.where(is_erased, 0, self.wanted))
+
+
+def check_array(path: Path, wanted: np.ndarray) -> None:
+    """The values are there, and nothing is left beside the array."""
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], wanted)
+    beside = [
+        p
+        for p in path.parent.iterdir()
+        if p.name.startswith("x.") and not p.name.endswith(".quarantine")
+    ]
+    # State of arrays in a group lies beside it.
+    beside += [p for p in path.parent.parent.glob(f"{path.parent.name}.shardwrite")]
+    left = [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]
+    left += path.glob("shardwrite-run")
+    left += path.parent.glob(".*.swtmp")
+    assert not left, f"left over: {sorted(str(p.relative_to(path.parents[1])) for p in left)}"
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A fault under an operation, and what came of it."""
+
+    fault: str
+    operation: str
+    at: int  # before which effect, or at which call it strikes
+    again_at: int = 0  # before which effect of the recovery a kill strikes once more; 0 for none
+    then: str = "again"  # what is done afterwards: "again", "abandon" or "nothing"
+    effect: str = ""  # what was struck; nothing if the operation had ended before
+    error: str = ""  # what the operation raised
+    trouble: str = ""  # why the judgement failed
+    left: list[str] = field(default_factory=list)  # names that are left over in the end
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.trouble or self.left)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What strikes, and the file system on which it can."""
+
+    strike: Callable[[Bench, Case, Path], contextlib.AbstractContextManager[None]]
+    disk: Callable[[Path], contextlib.AbstractContextManager[Any]] | None = None
+    missing: Callable[[], str] = lambda: ""  # why it cannot be had here, or an empty string
+
+
+class Bench:
+    """Where cases of one fault run.
+
+    - `root`: directory for arrays, on the disk if there is one.
+    - `notes`: a directory that no fault strikes.
+    - `seed`: of what is random in a fault.
+    """
+
+    def __init__(
+        self,
+        operations: Mapping[str, Operation],
+        fault: Fault,
+        root: Path,
+        notes: Path,
+        *,
+        disk: Any = None,
+        seed: int = 0,
+    ) -> None:
+        self.operations, self.fault, self.root, self.notes = operations, fault, root, notes
+        self.disk, self.seed = disk, seed
+        self.enter: Callable[[], object] = lambda: None
+        """What each process does first."""
+        self.home = root
+        """Directory of the case."""
+        self._n_effects: dict[str, int] = {}
+        self._number = 0
+
+    def before(self, name: str) -> Path:
+        """What stands there before an operation, made once."""
+        home = self.notes / "before" / name.replace("/", " ")
+        if not home.exists():
+            operation = self.operations[name]
+            (home / operation.at).parent.mkdir(parents=True)
+            trouble = self.trouble_of(lambda: operation.prepare(home / operation.at))
+            assert not trouble, trouble
+        return home
+
+    def fresh(self, name: str) -> Path:
+        """A copy of that."""
+        self._number += 1
+        home = self.root / f"case-{self.seed}-{self._number}"
+        shutil.copytree(self.before(name), home, symlinks=True)
+        return home
+
+    def n_effects(self, name: str) -> int:
+        """How many effects an operation has that is not struck."""
+        if name not in self._n_effects:
+            operation, count = self.operations[name], self.notes / "count"
+            home = Path(tempfile.mkdtemp(dir=self.notes)) / "home"
+            shutil.copytree(self.before(name), home, symlinks=True)
+            act = lambda: operation.perform(home / operation.at)  # noqa: E731
+            trouble = self.trouble_of(lambda: effects.count_effects(act, count))
+            assert not trouble, trouble
+            self._n_effects[name] = int(count.read_text())
+            shutil.rmtree(home.parent)
+        return self._n_effects[name]
+
+    def trouble_of(self, action: Callable[[], object], *, is_refused: bool = False) -> str:
+        """Do something in a process of its own; what went wrong, or an empty string.
+
+        With `is_refused`, it may also raise an error of this package.
+        """
+        stage = self.notes / "trouble"
+        stage.unlink(missing_ok=True)
+        refusals = contextlib.suppress(*[shardwrite.ShardwriteError] * is_refused)
+
+        def act() -> None:
+            self.enter()
+            with refusals:
+                action()
+
+        ended = effects.in_child(act, stage=stage)
+        return "" if ended == "done" else ended
+
+    def start(self, case: Case, path: Path, strike: Callable[[str], object]) -> int:
+        """Begin the operation in a process that is struck before its effect; its pid."""
+        for note in ("effect", "error", "trouble"):
+            (self.notes / note).unlink(missing_ok=True)
+
+        def noted(name: str) -> None:
+            (self.notes / "effect").write_text(name)
+            strike(name)
+
+        def act() -> None:
+            self.enter()
+            try:
+                self.operations[case.operation].perform(path)
+            except shardwrite.ShardwriteError as error:
+                told = f"{type(error).__name__}, {getattr(error, 'errno', None)}: {error}"
+                (self.notes / "error").write_text(told[:300])
+
+        return effects.start(act, case.at, noted, self.notes / "trouble")
+
+    def wait(self, case: Case, pid: int) -> None:
+        """Wait for the end of that process, and note what came of it."""
+        ended = effects.wait(pid, self.notes / "trouble")
+        if ended not in ("done", "killed"):
+            case.trouble = case.trouble or f"the operation: {ended}"
+        notes = (self.notes / name for name in ("effect", "error"))
+        case.effect, case.error = (note.read_text() if note.exists() else "" for note in notes)
+
+    def act(self, case: Case, path: Path, strike: Callable[[str], object]) -> None:
+        """Do the operation in a process that is struck before its effect."""
+        self.wait(case, self.start(case, path, strike))
+
+    def rng(self, case: Case) -> np.random.Generator:
+        """What else is random in a case."""
+        return np.random.default_rng([self.seed, self._number, case.at])
+
+    def run(self, case: Case) -> Case:
+        """One case, from its preparation to the judgement."""
+        operation = self.operations[case.operation]
+        self.home = home = self.fresh(case.operation)
+        path, before = home / operation.at, names_in(home)
+        try:
+            with self.fault.strike(self, case, path):
+                if case.effect and not case.trouble:
+                    case.trouble = self.trouble_of(lambda: go_on(operation, path, case.then))
+            if case.effect and not case.trouble and case.then != "abandon":
+                case.trouble = self.trouble_of(lambda: operation.judge(path))
+            if case.effect:
+                case.left = left_over(home, before, operation.own)
+        except Exception as error:
+            case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
+        shutil.rmtree(home, ignore_errors=True)
+        return case
+
+
+def go_on(operation: Operation, path: Path, then: str) -> None:
+    """Look at what is there, and recover or give up."""
+    operation.look(path, False)
+    if then == "abandon":
+        shardwrite.abandon(path)
+        operation.abandoned(path)
+    elif then == "again":
+        operation.again(path)
+
+
+@contextlib.contextmanager
+def bench_of(
+    operations: Mapping[str, Operation], fault: Fault, top: Path, *, seed: int = 0
+) -> Iterator[Bench]:
+    """A bench below an empty directory, on the disk of the fault."""
+    notes, place = top / "notes", top / "place"
+    notes.mkdir()
+    place.mkdir()
+    with contextlib.ExitStack() as stack:
+        disk = None if fault.disk is None else stack.enter_context(fault.disk(place))
+        root = place if disk is None else disk.root
+        yield Bench(operations, fault, root, notes, disk=disk, seed=seed)
+
+
+def everywhere(
+    bench: Bench, fault: str, names: Iterable[str], *, every: int = 1, last: int = 0, twice: int = 0
+) -> Iterator[Case]:
+    """Cases before every so many effects of each operation, and before each of its last ones.
+
+    With `every` 0, there is only one amid each operation, and none before the same share of another
+    one. With `twice`, there is also a case in which a kill strikes the recovery, before that effect.
+    Of an operation that can be given up, there is another case of each.
+    """
+    for number, name in enumerate(names):
+        n = bench.n_effects(name)
+        amid = {1 + round((n - 1) * (number * GOLDEN % 1))}
+        regular = {*range(1, n + 1, every)} if every else amid
+        for at in sorted({*regular, *range(max(1, n + 1 - last), n + 1)}):
+            case = {"fault": fault, "operation": name, "at": at}
+            yield Case(**case)
+            if twice:
+                yield Case(**case, again_at=twice)
+            if bench.operations[name].abandoned is not None:
+                yield Case(**case, then="abandon")
+
+
+def drawn(bench: Bench, fault: str, names: Sequence[str], n_cases: int) -> Iterator[Case]:
+    """So many cases at random; operations take turns, and so does what is done afterwards."""
+    rng = np.random.default_rng(bench.seed)
+    for number in range(bench.seed * n_cases, (bench.seed + 1) * n_cases):
+        name = names[number % len(names)]
+        is_given_up = bench.operations[name].abandoned is not None and number // len(names) % 2
+        yield Case(
+            fault=fault,
+            operation=name,
+            at=1 + int(rng.integers(bench.n_effects(name))),
+            then="abandon" if is_given_up else "again",
+        )
+
+
+def summary(cases: list[Case]) -> dict[str, Any]:
+    """Totals."""
+    return {
+        "cases": len(cases),
+        "vacuous": sum(not case.effect for case in cases),
+        "operations": dict(Counter(case.operation for case in cases if case.effect)),
+        "effects": dict(Counter(case.effect for case in cases)),
+        "left": sum(len(case.left) for case in cases),
+        "troubles": [
+            f"{case.fault}, {case.operation}, {case.at}, {case.again_at}, then {case.then}: "
+            f"{(case.trouble or str(case.left))[-600:]}"
+            for case in cases
+            if case.is_bad
+        ],
+    }

@@ -1,0 +1,108 @@
+"""A new operation joins all faults by one entry of a table, and a new fault strikes all operations by
+one function."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from forks import python
+
+sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
+from all_faults import FAULTS
+from all_operations import OPERATIONS, TABLES
+
+OPERATION = """
+    def put(path):
+        shardwrite.write_region(source(NEW), path, (slice(0, 20), slice(0, 20)), source_id="new")
+
+    def litter(path):
+        (path.parent / "litter").touch()
+        put(path)
+
+    OPERATIONS["toy"] = Operation(make, put, NEW)
+    OPERATIONS["careless toy"] = Operation(make, litter, NEW)
+"""
+FAULT = """
+    @all_faults.fault("unplugged")
+    def unplug(bench, case, path):
+        def fail(name):
+            raise OSError(19, "No such device")
+
+        bench.act(case, path, fail)
+        yield
+"""
+
+
+def run(tmp_path, addition, *arguments, shim=None):
+    """Cases of the harness with an addition; see its head."""
+    head = """
+        import shardwrite
+        import all_faults
+        from all_operations import NEW, OPERATIONS, make, source
+        from driver import Operation
+    """
+    program = "\n".join(textwrap.dedent(text) for text in (head, addition, "all_faults.main()"))
+    script, out = tmp_path / "addition.py", tmp_path / "out.json"
+    script.write_text(program)
+    environment = preloaded.environment(shim)
+    environment["PYTHONPATH"] = str(Path(__file__).parent)
+    interpreter = [sys.executable] if shim else python()  # what is forked has no shim
+    done = subprocess.run(
+        [*interpreter, script, *arguments, "--json", out],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert out.exists(), done.stderr
+    return [case for case in json.loads(out.read_text())["cases"] if case["effect"]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_entry_joins_all_faults(tmp_path, fault):
+    """One that leaves something behind is found by each of them."""
+    if why := FAULTS[fault].missing():
+        pytest.skip(why)
+    shim = preloaded.build(tmp_path) if fault == "failing call" else None
+    few = ["--operations", "toy", "careless toy", "--cases", "4"]
+    cases = run(tmp_path, OPERATION, "--faults", fault, *few, shim=shim)
+    assert {case["operation"] for case in cases} == {"toy", "careless toy"}
+    for case in cases:
+        left = ["litter"] if case["operation"] == "careless toy" else []
+        assert (case["left"], case["trouble"]) == (left, ""), case
+
+
+@pytest.mark.long
+def test_a_function_strikes_any_operation(tmp_path):
+    names = ("update", "stream", "shard in place", "chunks by id")
+    arguments = ["--faults", "unplugged", "--operations", *names, "--cases", "4"]
+    cases = run(tmp_path, FAULT, *arguments)
+    assert {case["operation"] for case in cases} == set(names)
+    assert not [case for case in cases if case["trouble"] or case["left"]]
+    assert {case["effect"] for case in cases}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_strikes_some_of_all_operations(tmp_path, fault):
+    """A sample: the campaign takes more of them."""
+    if why := FAULTS[fault].missing():
+        pytest.skip(why)
+    shim = preloaded.build(tmp_path) if fault == "failing call" else None
+    names = [*OPERATIONS][sorted(FAULTS).index(fault) :: 18]
+    cases = run(tmp_path, "", "--faults", fault, "--operations", *names, "--amid", shim=shim)
+    assert len({case["operation"] for case in cases}) >= len(names) // 2 or shim
+    troubles = [case for case in cases if case["trouble"] or case["left"]]
+    assert not troubles, troubles[:3]
+
+
+def test_each_operation_is_in_one_table():
+    assert sum(map(len, TABLES.values())) == len(OPERATIONS)
