@@ -438,8 +438,8 @@ def measured_memory(
     n_inputs = math.prod(map(_n_overlaps, blocks, chunks))
     tasks_nbytes = _PROCESS_NBYTES + _THREAD_NBYTES * n_threads
     chunk_nbytes = itemsize * math.prod(edges.longest for edges in chunks)
-    if source_nbytes and chunk_nbytes < _LARGE_NBYTES:  # each thread may keep one that was freed
-        tasks_nbytes += n_threads * chunk_nbytes + int(_ALLOCATOR_SHARE * source_nbytes)
+    if source_nbytes and chunk_nbytes < _LARGE_NBYTES:  # freed ones stay for a while
+        tasks_nbytes += n_threads * chunk_nbytes // 2 + int(_ALLOCATOR_SHARE * source_nbytes)
     if resources.shares_memory:
         n_made = 0 if assumed.is_held else n_chunks * assumed.n_layers
         tasks_nbytes += _SOURCE_TASK_NBYTES * n_made + _INPUT_NBYTES * n_inputs

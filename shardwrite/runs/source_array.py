@@ -413,7 +413,7 @@ def _in_views(values: npt.NDArray[Any], sizes: Shape) -> dask.array.Array:
     )
     name = f"array-{token}"
     keys = itertools.product([name], *(range(len(along)) for along in chunks))
-    views = (values[cut] for cut in core.slices_from_chunks(chunks))
+    views = (values[(*cut, ...)] for cut in core.slices_from_chunks(chunks))
     return dask.array.Array(dict(zip(keys, views, strict=True)), name, chunks, meta=values)
 
 

@@ -365,7 +365,7 @@ def test_more_memory_never_makes_a_plan_impossible(chunks):
             plan = shardwrite.plan(
                 x, shards=(256, 128, 64), chunks=32, memory_limit=limit, max_source_reruns=1000
             )
-            assert plan.memory.total_nbytes <= limit
+            assert plan.bound.total_nbytes <= limit
             fitting.append(limit)
     assert 2_000_000 < fitting[0] < 30_000_000
     assert fitting == list(range(fitting[0], 48_000_000, 1_000_000))
