@@ -108,11 +108,6 @@ class Case:
     trouble: str = ""  # why the judgement failed
     left: list[str] = field(default_factory=list)  # names that are left over in the end
 
-    @property
-    def is_bad(self) -> bool:
-        """Whether anything is wrong."""
-        return bool(self.trouble or self.left)
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -321,8 +316,8 @@ def summary(cases: list[Case]) -> dict[str, Any]:
         "left": sum(len(case.left) for case in cases),
         "troubles": [
             f"{case.fault}, {case.operation}, {case.at}, {case.again_at}, then {case.then}: "
-            f"{(case.trouble or str(case.left))[-600:]}"
+            f"{case.trouble[-600:]}"
             for case in cases
-            if case.is_bad
+            if case.trouble
         ],
     }
