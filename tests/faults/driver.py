@@ -87,7 +87,7 @@ def check_array(path: Path, wanted: np.ndarray) -> None:
         if p.name.startswith("x.") and not p.name.endswith(".quarantine")
     ]
     # State of arrays in a group lies beside it.
-    beside += [p for p in path.parent.parent.glob(f"{path.parent.name}.shardwrite")]
+    beside += path.parent.parent.glob(f"{path.parent.name}.shardwrite")
     left = [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]
     left += path.glob("shardwrite-run")
     left += path.parent.glob(".*.swtmp")
