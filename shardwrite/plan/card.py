@@ -105,10 +105,12 @@ def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
 
 def _memory_cell(plan: PlanFacts) -> str:
     memory, resources = plan.memory, plan.resources
+    allowed = resources.memory_limit_nbytes
+    is_above = plan.fits and memory.total_nbytes > allowed
     return (
         f"at most {human(memory.total_nbytes)} per process "
         f"with {counted(resources.n_threads, 'thread')}, {ABOVE}; "
-        f"limit {human(resources.memory_limit_nbytes)}"
+        f"limit {human(allowed)}{' for data alone' if is_above else ''}"
     ) + "".join(f"\n{human(nbytes)} for {what}" for nbytes, what in memory.parts if nbytes)
 
 
@@ -191,7 +193,7 @@ def plan_facts(plan: PlanFacts, gathering: PlanFacts | None = None) -> Facts:
     needed, allowed = plan.memory.total_nbytes, plan.resources.memory_limit_nbytes
     problems = []
     if not plan.fits:
-        problem = f"A process needs {human(needed)}, and may use {human(allowed)}."
+        problem = f"A process needs {human(plan.bound.total_nbytes)}, and may use {human(allowed)}."
         problems.append(("does not fit into the memory", problem))
     spool = "" if gathering is None else f", gathered out of a spool of {plan.n_shards:,}"
     rows = plan_rows(plan)
