@@ -71,6 +71,7 @@ _VOLUMES = "tests/operations/test_to_precomputed.py"
 _COMPARED = "tests/operations/test_repair_compare.py"
 _REPLACEMENTS = "tests/operations/test_replacements.py"
 _PLACES = "tests/operations/test_adopt_places.py"
+_GROUPS = "tests/runs/test_state_of_groups.py"
 _RECOVER = "tests/operations/test_recover.py"
 _STAGED = "tests/operations/test_staged.py"
 COVERED: dict[str, str] = {
@@ -117,6 +118,11 @@ COVERED: dict[str, str] = {
         "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
     ),
     "goes with --source": f"{_RECOVER}::test_the_command",
+    "has just begun, whose state lies in": f"{_GROUPS}::test_two_views_that_begin_at_once",
+    "make the call that it was begun with once more, where it was begun": (
+        f"{_GROUPS}::test_a_root_that_was_moved_is_refused_until_its_state_has_followed"
+    ),
+    "look at it with verify": f"{_GROUPS}::test_lost_state_is_told_with_its_remedy",
     "Make the call that writes the array again": (
         f"{_RECOVER}::test_a_run_that_has_its_state_is_left_alone"
     ),

@@ -175,7 +175,7 @@ WALKS = {
             ("convert/trees.py", "convert_tree"),
             ("convert/in_place.py", "convert_in_place"),
             ("convert/swap.py", "InPlace.begun"),
-            ("convert/arrays.py", "convert_all"),
+            ("convert/arrays.py", "TreeConversion.execute"),
             ("runs/execute.py", "execute"),
             ("runs/stored_chunks.py", "StoredChunks.write"),
             ("write/copying.py", "copy_group"),

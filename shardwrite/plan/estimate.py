@@ -15,7 +15,6 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.plan.edges import Edges, condensed
 from shardwrite.plan.partition import Partition
-from shardwrite.plan.schedule import corner, peak_elements
 
 # ---- Requests and bytes
 
@@ -95,6 +94,7 @@ _ALLOCATOR_SHARE = 0.04
 # Where several processes share source chunks: most chunks of a process, in those of the mean, and
 # the share of the input of its tasks that comes from the others
 _UNEVEN, _FROM_OTHERS = 1.25, 0.75
+_MORE_WORK = 0.1  # share of data by which one of these processes has more at work than the mean
 _LARGE_NBYTES = 32 * 2**20  # glibc gives back at once what is as large as this
 
 
@@ -410,6 +410,9 @@ def measured_memory(
     elif nests:
         source_nbytes = bound.source_nbytes
     else:
+        # The order of dask is imported late: a run of chunks that nest in shards does without it.
+        from shardwrite.plan.schedule import corner, peak_elements
+
         n_running = resources.n_threads * resources.n_processes
         part = corner(groups, blocks, chunks, n_running)
         played = peak_elements(part, n_running, is_staged=assumed.is_staged)
@@ -434,6 +437,7 @@ def measured_memory(
             if max(map(_most_inputs, blocks, chunks), default=1) > 1:
                 source_nbytes = int(_UNEVEN * source_nbytes)
             source_nbytes += int(_FROM_OTHERS * n_threads * itemsize * elements)
+            source_nbytes += int(_MORE_WORK * (source_nbytes + bound.waiting_nbytes))
     n_chunks = math.prod(edges.n_pieces for edges in chunks)
     n_inputs = math.prod(map(_n_overlaps, blocks, chunks))
     tasks_nbytes = _PROCESS_NBYTES + _THREAD_NBYTES * n_threads

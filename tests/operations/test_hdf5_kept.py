@@ -417,7 +417,7 @@ def test_a_consumption_that_an_older_version_began(tmp_path):
     """It named the dataset `data`, and wrote no name beside the digest."""
     path = written(tmp_path / "a")
     with (
-        mock.patch("shardwrite.convert.consume.keeping_names", lambda source, options, _: options),
+        mock.patch("shardwrite.convert.arrays.keeping_names", lambda source, options, _: options),
         dask.config.set(scheduler="sync"),
         pytest.raises(Stop),
     ):

@@ -56,7 +56,10 @@ def ranges(ranks, n_there, size, index_nbytes, how):
         if 2 * len(ranks) >= n_there:
             return 1, held + index_nbytes
         return 1 + len(ranks), index_nbytes + len(ranks) * size
-    n_requests, nbytes = 1, min(held + index_nbytes, max(how.tail, index_nbytes))
+    tail = max(how.tail, index_nbytes)
+    if len(ranks) == n_there:  # all of the shard: its end is as much as a request takes
+        tail = max(how.most, how.tail)
+    n_requests, nbytes = 1, min(held + index_nbytes, tail)
     known = held + index_nbytes - nbytes  # first byte of the tail
     stretches = []
     for rank in ranks:
@@ -181,7 +184,7 @@ def test_the_best_candidate_is_bad_for_no_read():
         [design.ReadCost("", (1, 1), 1, 1, 1, seconds) for seconds in row]
         for row in ([1, 8], [2, 2], [8, 1])
     ]
-    assert design.order(rows, grids, 1)[0] == (1, 2)
+    assert design.ranked_candidates(rows, grids, 1)[0] == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -612,11 +612,11 @@ def test_memory_grows_with_threads_and_shrinks_with_compression():
 def test_the_margins_of_an_update_take_no_memory():
     """One element of a shard of 256 MiB is changed in a task that holds that element only."""
     metadata = make_metadata((8192,) * 2, np.dtype("i4"), (8192,) * 2, (256,) * 2, ArrayOptions())
-    part, inside = metadata.part(Box((1, 4000), (2, 4001)))
+    part, inside = metadata.window_of(Box((1, 4000), (2, 4001)))
     source = SourceLayout(((1, 1, 8190), (4000, 1, 4191)), 1, "x")
     plan = make_plan(part, source, Resources(1, 2**24), PlanOptions(), Update(inside))
     plan.check_fits()
-    assert (plan.memory.source_nbytes, plan.memory.border_nbytes) == (4, 0)
+    assert (plan.bound.source_nbytes, plan.bound.border_nbytes) == (4, 0)
 
 
 @pytest.mark.long

@@ -319,3 +319,18 @@ def test_updates_beside_each_other_leave_a_mark_each(root):
     np.testing.assert_array_equal(
         zarr.open_array(root, path="g/a", mode="r")[:], np.where(np.arange(16) < 8, VALUES.T, 0).T
     )
+
+
+def test_two_views_that_begin_at_once(root):
+    """The state of one lies beside the array, and was not there when the other one looked."""
+    write(da.from_array(VALUES, chunks=8), root)
+    state = root / "g" / "a.shardwrite"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places.Directory, "unknown_run", lambda _: state.mkdir())
+        with pytest.raises(JournalError, match=r"has just begun.*Make this call again"):
+            update(root)
+    np.testing.assert_array_equal(zarr.open_array(root, path="g/a", mode="r")[:], VALUES)
+    state.rmdir()
+    update(root)
+    assert not zarr.open_array(root, path="g/a", mode="r")[8:].any()
+    assert [path.name for path in root.parent.iterdir()] == ["root.zarr"]
