@@ -39,6 +39,7 @@ FAULTS = ("cut", "kill")
 KINDS = [
     *judging.KINDS,
     ("consume", "replace"),
+    ("several", "replace"),
     *(("self-reading", strategy) for strategy in STRATEGIES if strategy != UNSHARDED),
 ]
 _N_EFFECTS = 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -162,3 +164,14 @@ def test_the_crash_test_is_told_by_what_is_stored(tmp_path, monkeypatch):
     assert "600 kill, 40 cut. Findings: 0 lost, 0 wrong, 2 torn" in text
     assert "found 1 of 3 defects" in text
     assert "Not found: unseen, also without it." in text
+
+
+@pytest.mark.parametrize("row", list(campaign.rows()), ids=lambda row: row.name)
+def test_the_harness_of_each_row_takes_its_command(row, monkeypatch, capsys):
+    """A harness stops at its first argument that it does not know, and here at the last."""
+    script, *arguments = shlex.split(row.command.format(n=1, seed=1))
+    monkeypatch.setattr(sys, "argv", [script, *arguments, "--json", "out.json", "--help"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(campaign.HERE / script), run_name="__main__")
+    assert ended.value.code == 0, capsys.readouterr().err
