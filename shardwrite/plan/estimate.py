@@ -90,7 +90,7 @@ _RESULT_SHARE = 0.25
 _PROCESS_NBYTES, _THREAD_NBYTES = 4 * 2**20, 2**20
 _SOURCE_TASK_NBYTES, _INPUT_NBYTES = 2**10, 700
 _WORKER_TASK_NBYTES = 3 * 2**10  # for a task and its inputs in a worker process
-_ALLOCATOR_SHARE = 0.04
+_ALLOCATOR_SHARE = 0.06
 # Where several processes share source chunks: most chunks of a process, in those of the mean, and
 # the share of the input of its tasks that comes from the others
 _UNEVEN, _FROM_OTHERS = 1.25, 0.75
@@ -409,6 +409,8 @@ def measured_memory(
         source_nbytes = loaded_nbytes
     elif nests:
         source_nbytes = bound.source_nbytes
+        if assumed.is_held:  # what comes to a worker is there twice while it is unpacked
+            source_nbytes += n_threads * itemsize * math.prod(edges.longest for edges in chunks)
     else:
         # The order of dask is imported late: a run of chunks that nest in shards does without it.
         from shardwrite.plan.schedule import corner, peak_elements

@@ -443,6 +443,21 @@ def make_sharded_source(path: Path) -> None:
     make_source(path, 10)
 
 
+def uploaded(path: Path) -> zarr.storage.FsspecStore:
+    """A store that is no directory, and outlives a process; it holds no state of runs."""
+    url = path.with_name("uploaded").as_uri()
+    return zarr.storage.FsspecStore.from_url(url, storage_options={"auto_mkdir": True})
+
+
+def upload(path: Path) -> object:
+    return shardwrite.upload(path, uploaded(path), run_dir=path.with_name("state"))
+
+
+def check_uploaded(path: Path) -> None:
+    np.testing.assert_array_equal(shardwrite.open_sharded(uploaded(path))[:, :], NEW)
+    assert not list(path.with_name("state").glob("*"))
+
+
 torn = partial(replace, may_be_torn=True)
 ERASED = OLD.copy()
 ERASED[REGION] = 0
@@ -486,6 +501,7 @@ ARRAYS = {
     ),
     "conversion in parts": Operation(make_source, convert_in_parts, NEW),
     "adoption": Operation(make_hdf5, adopt, check=check_adopted),
+    "upload": Operation(write, upload, NEW, check=check_uploaded, own=("state", "uploaded/*")),
     "download": Operation(
         make_sharded_source, lambda path: shardwrite.download(of_source(path), path), NEW
     ),
