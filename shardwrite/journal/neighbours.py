@@ -125,9 +125,8 @@ def look_beside(target: Target) -> Beside:
         updates = tuple(run for run in others if run is not None)
         told = [removal for _, removal in looks]
         if whole is None or not whole.makes_array:
-            unknown = target.place.unknown_run()
-            is_unknown = unknown is not None and unknown.run not in [run.run for run in updates]
-            told.append(unknown.told if unknown is not None and is_unknown else "")
+            unknown = target.place.unknown_run([run.run for run in updates])
+            told.append("" if unknown is None else unknown.told)
         return Beside(whole, updates, tuple(filter(None, told)))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
@@ -158,8 +157,8 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
             continue
         raise unfinished(other, shared, is_replaced=intent.makes_array)
     looks = isinstance(target.place, Directory) or not intent.makes_array
-    unknown = target.place.unknown_run() if looks else None
-    if unknown is not None and unknown.run not in known:
+    unknown = target.place.unknown_run(known) if looks else None
+    if unknown is not None:
         raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(target.run_path))
     if target.leaves_marks and is_there(target.directory.own_state):
         raise JournalError(

@@ -296,8 +296,11 @@ class Place(Protocol):
     def remove_mark(self, run: Owner) -> None:
         """Remove what marks the array as that of the run, at the end of the run."""
 
-    def unknown_run(self) -> UnknownRun | None:
-        """The run that makes the array, or changes it together with others, as its mark says."""
+    def unknown_run(self, known: Collection[str] = ()) -> UnknownRun | None:
+        """The run that makes the array, or changes it together with others, as its mark says.
+
+        - `known`: names of runs that the caller has found by their plans; it is none of them.
+        """
 
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """Names of what lies there and is no shard, no temporary of one, and no state of a run."""

@@ -337,14 +337,14 @@ class Directory(Place):
         with _losing(errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
             os.rmdir(self.path / MARKS)  # unless there are marks of other runs
 
-    def unknown_run(self) -> UnknownRun | None:
+    def unknown_run(self, known: Collection[str] = ()) -> UnknownRun | None:
         """See :meth:`Place.unknown_run`: one whose plan is not where this process looks for it."""
-        marks = listed(self.path / MARKS, suffix=".json")
+        marks = [one for one in listed(self.path / MARKS, suffix=".json") if one.stem not in known]
         if not marks:
             return None
         state = self.state()
-        known = {run_in(each / _PLAN) for each in (state, *listed(state / UPDATES))}
-        mark = next((one for one in marks if one.stem not in known and is_there(one)), None)
+        planned = {run_in(each / _PLAN) for each in (state, *listed(state / UPDATES))}
+        mark = next((one for one in marks if one.stem not in planned and is_there(one)), None)
         if mark is None:
             return None
         told = (

@@ -494,10 +494,10 @@ class InStore(Place):
             for key in sorted(keys):
                 transaction.remove(key)
 
-    def unknown_run(self) -> UnknownRun | None:
+    def unknown_run(self, known: Collection[str] = ()) -> UnknownRun | None:
         """See :meth:`Place.unknown_run`."""
         mark = self.mark
-        return None if mark.run in ("", self.lost_run) else self._unknown(mark)
+        return None if mark.run in ("", self.lost_run, *known) else self._unknown(mark)
 
     def _unknown(self, mark: Mark) -> UnknownRun:
         if mark.mode == "r+":

@@ -196,11 +196,14 @@ def _check_sources(sessions: Sequence[Session]) -> None:
 def _sync_above(sessions: Sequence[Session]) -> None:
     """Make the names of arrays durable that lie beside another one, by one sync for all.
 
-    Else the first commit to each of them would do so.
+    Else the first commit to each of them would do so. Arrays that are built aside get their names
+    later.
     """
     above: dict[Path, list[Session]] = {}
     for session in sessions:
         job = session.job
+        if session.directory.record.aside:
+            continue
         if job.durability != "none" and isinstance(job.target.place, Directory):
             above.setdefault(job.target.place.path.parent, []).append(session)
     for directory, beside in above.items():

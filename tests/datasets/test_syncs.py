@@ -16,9 +16,11 @@ xr = pytest.importorskip("xarray")
 
 SIZES = {"shards": {"t": 8}, "chunks": {"t": 4}}
 # The record of the run: two files and their directory. The directory beside the array, in which the
-# record has a name; for an update, there are two directories in it. Document and receipt: two files.
-# The directory of the array, for the first shards, the document and the receipt.
-NEW, APPENDED = 3 + 1 + 2 + 3, 3 + 3 + 2 + 3
+# record has a name; for an update, there are two directories in it. An update also leaves a mark in
+# the array, before any shard changes: the directory of marks, and that of the array, which names it.
+# Document and receipt: two files. The directory of the array, for the first shards, the document and
+# the receipt.
+NEW, APPENDED = 3 + 1 + 2 + 3, 3 + 3 + 2 + 2 + 3
 
 
 def dataset(n, start=0):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import dask.array as da
 import numpy as np
@@ -215,14 +216,28 @@ def test_a_replacement_that_ends_where_no_group_lists_an_array(path, monkeypatch
     check(path, NEW if then == "again" else OLD)
 
 
-def test_an_array_that_was_removed_by_hand_and_comes_again(path):
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_array_that_was_removed_by_hand_and_comes_again(path, monkeypatch, after):
     """The groups still list it, and readers would see the new chunks by its document."""
-    for file in sorted(path.rglob("*"), reverse=True):
-        file.rmdir() if file.is_dir() else file.unlink()
-    path.rmdir()
+    shutil.rmtree(path)
     with pytest.raises(OSError, match="tape"):
-        failing().to_sharded_zarr(path, shards=8, chunks=4)
+        failing().to_sharded_zarr(path, shards=8, chunks=4, source_id="new")
+    assert not seen(path).any(), "the new chunks are built aside"
+    source = da.from_array(NEW, chunks=7)
+    killed(monkeypatch, "give a new array its name", after=after)
+    with pytest.raises(Killed):
+        source.to_sharded_zarr(path, shards=8, chunks=4, source_id="new")
     assert seen(path) is None
+    source.to_sharded_zarr(path, shards=8, chunks=4, source_id="new")
+    check(path, NEW)
+
+
+def test_an_array_that_was_removed_by_hand_and_is_shown_at_once(path):
+    shutil.rmtree(path)
+    with pytest.raises(OSError, match="tape"):
+        failing().to_sharded_zarr(path, shards=8, chunks=4, publish="first")
+    found = seen(path)
+    assert ((found == 0) | (found == NEW)).all(), "not the old document with the new chunks"
 
 
 def append(path):
