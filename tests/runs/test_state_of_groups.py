@@ -326,7 +326,7 @@ def test_two_views_that_begin_at_once(root):
     write(da.from_array(VALUES, chunks=8), root)
     state = root / "g" / "a.shardwrite"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places.Directory, "unknown_run", lambda _: state.mkdir())
+        patch.setattr(places.Directory, "unknown_run", lambda *_: state.mkdir())
         with pytest.raises(JournalError, match=r"has just begun.*Make this call again"):
             update(root)
     np.testing.assert_array_equal(zarr.open_array(root, path="g/a", mode="r")[:], VALUES)
