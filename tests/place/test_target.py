@@ -19,7 +19,7 @@ from shardwrite.place.target import resolve_place, resolve_target, untouched
 from shardwrite.sources import open_source
 from shardwrite.stores.looking import local_path
 from shardwrite.stores.posix import PosixStore
-from shardwrite.volumes.documents import around
+from shardwrite.volumes.documents import volume_and_key
 
 BAD_NAMES = [3, "../x", "/x", "a//b", "s3://bucket/x", "zarr.json"]
 
@@ -107,8 +107,8 @@ def test_other_tildes_stay(given):
 
 def test_an_array_directly_below_the_root_is_no_scale():
     """What was unfinished or missing there could not even be verified."""
-    assert around(Directory(Path("/x.zarr"))) is None
-    assert around(Directory(Path("/v/x.zarr"))) == ("/v", "", "x.zarr")
+    assert volume_and_key(Directory(Path("/x.zarr"))) is None
+    assert volume_and_key(Directory(Path("/v/x.zarr"))) == ("/v", "", "x.zarr")
 
 
 @pytest.mark.parametrize("n_more", [0, 20])
