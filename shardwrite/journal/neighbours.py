@@ -31,7 +31,13 @@ from shardwrite.journal.begin import (
 )
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.plan_record import Intent
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
+from shardwrite.journal.rundir import (
+    RunDirectory,
+    discard_drafts,
+    held,
+    remove_around,
+    remove_empty,
+)
 from shardwrite.journal.takeover import (
     TAKEN,
     cancel_begin,
@@ -87,6 +93,7 @@ def tidy(target: Target, seen: frozenset[Path] | None = None) -> frozenset[Path]
     """
     seen = require_trusted(target) if seen is None else seen
     if not is_there(target.beside):
+        remove_around(target)  # where a process died before it did so
         return seen
     whole = replace(target, update="")
     for place in (whole, *whole.others_among(seen)):

@@ -781,16 +781,16 @@ def remove_empty(target: Target) -> bool:
         with contextlib.suppress(OSError):
             emptied.rmdir()
             if emptied == beside:
-                _remove_around(target)
+                remove_around(target)
                 return True
     _drop_last_claim(beside)
     with contextlib.suppress(OSError):
         beside.rmdir()
-        _remove_around(target)
+        remove_around(target)
     return False
 
 
-def _remove_around(target: Target) -> None:
+def remove_around(target: Target) -> None:
     """Remove the directories around that beside an array, if nothing else is in them."""
     with contextlib.suppress(OSError):
         for emptied in target.state_around(target.beside):
