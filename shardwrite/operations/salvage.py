@@ -17,9 +17,9 @@ before each rename.
   update writes these shards meanwhile. A salvage that has died is not continued: the next writer
   gives its run up, and each of its shards is then either still torn or already cut.
 
-Copies of bad shards lie in ``<array>.quarantine/``, where the run state of the array lies. If that
-state lies in the array's bucket, the copies lie there, too, below ``shardwrite-quarantine/`` in the
-array: the directory of this process would be removed at its exit.
+Copies of bad shards lie in ``<array>.quarantine/``, beside an array in a directory, or else where
+its run state lies. If that state lies in the array's bucket, the copies lie there, too, below
+``shardwrite-quarantine/`` in the array: the directory of this process would be removed at its exit.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
 from shardwrite.place.base import QUARANTINE_PREFIX
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
@@ -83,8 +84,9 @@ def keep_copy(target: Target, key: str, durability: str) -> str:
     leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
     if target.in_store:
         return _kept_in_bucket(target, key, f"{QUARANTINE_PREFIX}{leaf}", durability)
-    beside = target.beside.name.removesuffix(RUN_SUFFIX)
-    directory = target.beside.with_name(f"{beside}.quarantine")
+    place = target.place
+    state = place.own_state if isinstance(place, Directory) else target.beside
+    directory = state.with_name(f"{state.name.removesuffix(RUN_SUFFIX)}.quarantine")
     with as_store_error(str(directory), "cannot make"):
         make_directories(directory, durability, like=target.place.rights_like)
     require_trusted_copies(directory)  # anybody may have put it there before

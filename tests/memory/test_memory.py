@@ -26,11 +26,15 @@ UNALIGNED = replace(IN_MEMORY, kind="unaligned", codec="lz4", source=(60, 60, 60
 
 
 def check(work):
+    """Other tests run at the same time, and change which chunks wait for a thread.
+
+    `jobs.py` has narrower bounds, for a machine that does nothing else.
+    """
     found = jobs.measured(work)
     told = jobs.line(0, work, found)
     print(told)
-    assert found.is_within, told
-    assert found.told <= found.plan, told
+    assert max(found.process, found.told) <= found.plan + jobs.SLACK_NBYTES, told
+    assert found.plan <= 2 * found.process + jobs.SLACK_NBYTES, told
     return found
 
 

@@ -421,3 +421,16 @@ def test_the_commands(path, a, tmp_path):
     assert run("verify", path, "--deep", "--against", tmp_path / "a.npy").exit_code == 0
     told = run("info", path)
     assert "finished" in told.output
+
+
+def test_copies_of_shards_lie_beside_an_array_in_a_group(tmp_path):
+    """Run state lies beside the root of the hierarchy, and nothing of it stays."""
+    root = tmp_path / "root.zarr"
+    zarr.create_group(root)
+    x = da.ones((8, 8), chunks=4)
+    x.to_sharded_zarr(root, name="a", shards=4, chunks=2)
+    (root / "a" / "c" / "0" / "1").write_bytes(b"torn")
+    done = shardwrite.repair(root / "a", x)
+    assert [path.rpartition("/")[0] for path in done.quarantined] == [str(root / "a.quarantine")]
+    assert [path.name for path in tmp_path.iterdir()] == ["root.zarr"]
+    assert shardwrite.verify(root, deep=True).is_good
