@@ -451,7 +451,13 @@ SETS_ASIDE = {
     "place/directory.py": {"make_room", "take_away"},
 }
 REMOVES_ITS_OWN = {
-    "stores/removal.py": {"_remove", "discard_open_temporaries", "link_new", "set_aside"},
+    "stores/removal.py": {
+        "_is_gone_if_empty",
+        "_remove",
+        "discard_open_temporaries",
+        "link_new",
+        "set_aside",
+    },
     "stores/posix.py": {
         "create",
         "discard_scope",
@@ -493,7 +499,7 @@ REMOVES_ITS_OWN = {
         "discard_drafts",
         "remove_empty",
         "remove_empty_home",
-        "_remove_around",
+        "remove_around",
     },
     "place/directory.py": {
         "make_room",

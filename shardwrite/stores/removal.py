@@ -25,7 +25,7 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
-from shardwrite.stores.directories import ASIDE_PREFIX, STAGED
+from shardwrite.stores.directories import ASIDE_PREFIX, NEW, STAGED
 from shardwrite.stores.looking import listed, mode_of, opened, write_new
 
 SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
@@ -123,7 +123,9 @@ def remove_state(directory: Path) -> None:
 
     Another process may remove the same files at the same time.
     """
-    left = [name for name in data_in(directory) if not _is_gone_if_empty(directory / name)]
+    left = [
+        name for name in data_in(directory) if name != NEW or not _is_gone_if_empty(directory / NEW)
+    ]
     if left:
         raise StoreError(
             f"{directory / left[0]} holds data, and no plan there says whose; look at it, "

@@ -232,6 +232,7 @@ def summary(cases: list[Case]) -> dict:
         **judging.totals(cases, struck),
         "effects": dict(Counter(case.effect for case in struck)),
         "operations": dict(Counter(f"{case.operation}, {case.strategy}" for case in struck)),
+        "bad": sum(case.is_bad for case in cases),
         "raised": sum(bool(case.error) for case in struck),
         "killed": sum(case.error == "killed" for case in struck),
     }
@@ -246,8 +247,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the cases there, too")
     parser.add_argument("--operations", nargs="+", choices=operations, default=operations)
     parser.add_argument("--follow-ups", nargs="+", choices=FOLLOW_UPS, default=FOLLOW_UPS)
+    parser.add_argument("--every", type=int, default=1, help="only every so many operations")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     given = parser.parse_args()
-    kinds = [kind for kind in KINDS if kind[0] in given.operations]
+    kinds = [kind for kind in KINDS if kind[0] in given.operations][given.first :: given.every]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory() as directory:
         how = {"seed": given.seed, "kinds": kinds, "follow_ups": given.follow_ups}

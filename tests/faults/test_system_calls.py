@@ -126,6 +126,7 @@ def test_a_sample_of_failing_calls_while_an_array_is_consumed(shim, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.campaign
 def test_a_sample_of_failing_calls_under_other_operations(shim, tmp_path):
     few = ["--share", "0.03", "--every", "60", "--errors", "EIO"]
     names = ["--operations", *failing_updates.OTHERS]

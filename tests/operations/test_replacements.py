@@ -205,7 +205,9 @@ def test_conversions(tmp_path, is_tree):
     ends = (src, tmp_path / "dst") if is_tree else (src / "y", target)
     with pytest.raises(shardwrite.ShardwriteError, match="3"):
         shardwrite.reshard(*ends, shards=2, chunks=10, mode="w")
-    assert contents(target) == old
+    marks = [path for path in contents(target) if path.startswith("shardwrite-run/")]
+    assert len(marks) == is_tree
+    assert {path: data for path, data in contents(target).items() if path not in marks} == old
     shardwrite.abandon(target)
     assert contents(target) == old
     assert beside(target) == []

@@ -41,7 +41,7 @@ def test_a_large_index_with_few_chunks(tmp_path, code):
     x, new = da.ones((64, 64, 64), dtype="uint8", chunks=64), parameters(20, code)
     plan = shardwrite.plan_precomputed(x, **new)
     index_nbytes = 16 * 2**20
-    told = plan.memory.total_nbytes
+    told = plan.bound.total_nbytes
     if plan.gathering is not None:
         told = gathering_nbytes(plan.gathering, plan.n_shards)
         assert "16.9 MB of memory while it gathers" in str(plan)
