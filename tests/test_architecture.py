@@ -452,10 +452,10 @@ SETS_ASIDE = {
 }
 REMOVES_ITS_OWN = {
     "stores/removal.py": {
-        "_is_gone_if_empty",
         "_remove",
         "discard_open_temporaries",
         "link_new",
+        "remove_state",
         "set_aside",
     },
     "stores/posix.py": {

@@ -123,9 +123,11 @@ def remove_state(directory: Path) -> None:
 
     Another process may remove the same files at the same time.
     """
-    left = [
-        name for name in data_in(directory) if name != NEW or not _is_gone_if_empty(directory / NEW)
-    ]
+    left = data_in(directory)
+    if NEW in left:  # it is empty if the run was never begun
+        with contextlib.suppress(OSError):
+            os.rmdir(directory / NEW)
+        left = data_in(directory)
     if left:
         raise StoreError(
             f"{directory / left[0]} holds data, and no plan there says whose; look at it, "
@@ -134,17 +136,6 @@ def remove_state(directory: Path) -> None:
             errno=errno.ENOTEMPTY,
         )
     _remove(directory)
-
-
-def _is_gone_if_empty(path: Path) -> bool:
-    """Remove an empty directory, and return whether nothing is there any more."""
-    try:
-        os.rmdir(path)
-    except FileNotFoundError:
-        return True
-    except OSError:  # it is no empty directory, or may not be removed
-        return False
-    return True
 
 
 def _remove(path: Path) -> None:

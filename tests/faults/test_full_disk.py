@@ -65,5 +65,5 @@ def test_the_disk_becomes_full_under_every_eighth_operation(tmp_path):
     ],
 )
 def test_the_disk_becomes_full_under_operations(tmp_path, filesystem, first, seed):
-    """Half of the operations on one of the file systems each; the campaign takes all on each."""
+    """Half of these on one of the file systems each; the campaign takes all on each."""
     assert run(tmp_path, filesystem, first, 6, seed)["raised"] > 1
