@@ -84,9 +84,15 @@ def test_no_change_of_a_list_is_lost(tmp_path, group, monkeypatch, name):
     assert shardwrite.verify(group).is_good
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written again; a reader changes its time of access alone."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def test_the_same_call_mends_a_list(group):
     write(group / "a")
-    before = (group / "a/c/0/0").stat()
+    before = identity(group / "a/c/0/0")
     document = json.loads((group / "zarr.json").read_text())
     document["consolidated_metadata"]["metadata"] = {}
     (group / "zarr.json").write_text(json.dumps(document))
@@ -98,7 +104,7 @@ def test_the_same_call_mends_a_list(group):
         ("a", True)
     ]
     write(group / "a")
-    assert (group / "a/c/0/0").stat() == before, "nothing is written again"
+    assert identity(group / "a/c/0/0") == before, "nothing is written again"
     assert list(listed(group)) == ["a"]
     assert shardwrite.verify(group).is_good
     assert not shardwrite.verify(group / "a").warnings
