@@ -19,7 +19,7 @@ from shardwrite.datasets.planned import (
     targets_of,
 )
 from shardwrite.engines.local import Engine
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, redacted
 from shardwrite.journal.begin import record_of
 from shardwrite.journal.neighbours import settle_given_up
 from shardwrite.journal.receipt import read_receipt
@@ -27,7 +27,7 @@ from shardwrite.journal.rundir import holding, in_one_state
 from shardwrite.place.base import Place
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import Target, resolve_place
-from shardwrite.runs.job import intent_of
+from shardwrite.runs.job import digest_of
 
 _MODES = ("w-", "w", "a", "a-", "r+")
 
@@ -178,9 +178,14 @@ def _made_before(
     digests = {name: r.digest for name, r in records.items() if r is not None and r.makes_array}
     if not digests and call.source_id is not None:
         receipts = {name: read_receipt(target) for name, target in targets.items()}
-        digests = {name: r.digest for name, r in receipts.items() if r is not None}
+        source = redacted(call.source_id)
+        digests = {
+            name: r.digest
+            for name, r in receipts.items()
+            if r is not None and r.identity.source == source
+        }
     if not digests:
         return None
     made = planned(call, store, engine)
-    is_same = any(intent_of(v.plan, "w-").digest == digests.get(v.path) for v in made.variables)
+    is_same = any(digest_of(v.plan, "w-") == digests.get(v.path) for v in made.variables)
     return made if is_same else None
