@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from shardwrite.operations.keywords import (
-    OF_URLS,
-    CommitKeywords,
-    ProgressKeywords,
-    ReturnKeywords,
-)
+from shardwrite.operations.keywords import OF_URLS, CommitKeywords, ProgressKeywords, ReturnKeywords
 from shardwrite.options import (
     Keywords,
     PlanKeywords,

@@ -10,14 +10,7 @@ from typing import Any
 from shardwrite.checks import is_whole
 from shardwrite.datasets.encode import nodes_of
 from shardwrite.datasets.existing import Changes
-from shardwrite.datasets.planned import (
-    Call,
-    Planned,
-    in_group,
-    planned,
-    planned_into,
-    targets_of,
-)
+from shardwrite.datasets.planned import Call, Planned, in_group, planned, planned_into, targets_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.journal.begin import record_of

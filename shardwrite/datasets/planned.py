@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.datasets.encode import (
-    EncodedVariable,
-    Node,
-    encoded,
-    is_tree,
-    nodes_of,
-)
+from shardwrite.datasets.encode import EncodedVariable, Node, encoded, is_tree, nodes_of
 from shardwrite.datasets.existing import (
     Changes,
     Values,

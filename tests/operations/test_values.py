@@ -78,7 +78,7 @@ def test_a_dtype_with_titles_is_refused_before_any_task(tmp_path):
         for make in (
             lambda dtype=dtype: shardwrite.to_sharded_zarr(np.zeros(12, dtype), tmp_path / "x"),
             lambda dtype=dtype: shardwrite.create(tmp_path / "x", (12,), dtype, **GOOD),
-            lambda dtype=dtype: shardwrite.plan(da.zeros(12, dtype=dtype), **GOOD),
+            lambda dtype=dtype: shardwrite.plan(da.zeros(12, dtype=dtype)),
         ):
             with pytest.raises(
                 shardwrite.SpecError, match="fields with titles have no stored form"
