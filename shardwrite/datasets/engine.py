@@ -38,37 +38,56 @@ class ShardsBackend(ZarrBackendEntrypoint):
         """Whether to open something without being named: never, since xarray's own engine does."""
         return False
 
-    def open_dataset(self, filename_or_obj: Any, **how: Any) -> Dataset:
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        group: str | None = None,
+        consolidated: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | None = None,
+        **decoders: Any,
+    ) -> Dataset:
         """Open a group, as `xarray.open_dataset` asks for it."""
-        opened, opening, decoders = _opened(filename_or_obj, how)
-        store = _Store.open_group(opened, **opening)
+        opened = _opened(filename_or_obj, storage_options, group, consolidated)
+        store = _Store.open_group(
+            opened, group=group, consolidated=consolidated, zarr_format=zarr_format
+        )
         return super().open_dataset(filename_or_obj, store=store, **decoders)
 
-    def open_groups_as_dict(self, filename_or_obj: Any, **how: Any) -> dict[str, Dataset]:
+    def open_groups_as_dict(
+        self,
+        filename_or_obj: Any,
+        *,
+        group: str | None = None,
+        consolidated: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | None = None,
+        **decoders: Any,
+    ) -> dict[str, Dataset]:
         """Open a group and all below it, as `xarray.open_datatree` asks for them."""
-        opened, opening, decoders = _opened(filename_or_obj, how)
-        group = opening.pop("group")
-        top, found = PurePosixPath("/", group or ""), {}
-        for path, store in _Store.open_store(opened, group=str(top), **opening).items():
+        opened = _opened(filename_or_obj, storage_options, group, consolidated)
+        top = PurePosixPath("/", group or "")
+        stores = _Store.open_store(
+            opened, group=str(top), consolidated=consolidated, zarr_format=zarr_format
+        )
+        found = {}
+        for path, store in stores.items():
             name = str(PurePosixPath(path).relative_to(top)) if group else path
             found[name] = super().open_dataset(filename_or_obj, store=store, **decoders)
         return found
 
 
-def _opened(given: Any, how: Mapping[str, Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """What zarr-python opens, how it opens a group in it, and how values are decoded.
-
-    A bucket is opened by this package.
+def _opened(
+    given: Any,
+    storage_options: Mapping[str, Any] | None,
+    group: str | None,
+    consolidated: bool | None,
+) -> Any:
+    """What zarr-python opens; a bucket is opened by this package.
 
     - Raises SpecError for a group on a web server whose members nothing tells.
     """
-    decoders = dict(how)
-    opening = {name: decoders.pop(name, None) for name in ("group", "consolidated", "zarr_format")}
-    storage_options = decoders.pop("storage_options", None)
-    return _store_of(given, storage_options, opening), opening, decoders
-
-
-def _store_of(given: Any, storage_options: Any, opening: Mapping[str, Any]) -> Any:
     from zarr import Group
 
     from shardwrite.place.base import at_url
@@ -92,8 +111,8 @@ def _store_of(given: Any, storage_options: Any, opening: Mapping[str, Any]) -> A
     if not store.lists:
         from shardwrite.read.hierarchy import check_listed
 
-        place = resolve_place(store, opening["group"] or None, is_read=True)
-        check_listed(place, opening["consolidated"], field="filename_or_obj")
+        place = resolve_place(store, group or None, is_read=True)
+        check_listed(place, consolidated, field="filename_or_obj")
     return store.as_zarr()
 
 
