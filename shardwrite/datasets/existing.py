@@ -425,10 +425,8 @@ def _placed(
     region = dict(call.region) if isinstance(call.region, Mapping) else call.region
     asked = region if isinstance(region, Mapping) else dict.fromkeys(dataset.dims, region)
     whole = [str(dim) for dim, where in asked.items() if isinstance(where, str)]
-    label, into = (
-        node.path or "the dataset",
-        store.opened(store.filled(whole), call, region, dataset),
-    )
+    label = node.path or "the dataset"
+    into = store.opened(store.filled(whole), call, region, dataset)
     # xarray raises many types; each of them means that it cannot write this.
     try:
         dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
