@@ -40,6 +40,17 @@ def share(field: str, value: Any) -> float:
     return value
 
 
+def one_value(field: str, value: Any) -> None:
+    """Refuse an array where one value is wanted: it is neither true nor false."""
+    if getattr(value, "ndim", None):
+        raise SpecError(
+            "an array, and not one value",
+            field=field,
+            value=type(value).__name__,
+            remedy="give one value",
+        )
+
+
 def flag(field: str, value: Any) -> bool:
     """True or False, of Python or numpy."""
     if isinstance(value, bool):

@@ -20,6 +20,14 @@ Sized = int | str | Sequence[int] | Mapping[Any, int | str] | None
 number of inner chunks, or as ``"auto"``."""
 
 
+def as_sizes(value: Any) -> Any:
+    """A shape that is given as an array of numpy, as a tuple; anything else as it is."""
+    if not hasattr(value, "tolist"):
+        return value
+    sizes = value.tolist()
+    return tuple(sizes) if isinstance(sizes, list) else sizes
+
+
 def ceil_div(a: int, b: int) -> int:
     """Smallest integer that is not less than ``a / b``, for a positive `b`."""
     return -(-a // b)

@@ -271,12 +271,7 @@ durability_option = option_of(BeginKeywords, "durability")
 via_option = option_of(ViaKeywords, "via")
 overwrite_option = option_of(NewKeywords, "overwrite")
 stripe_option = option_of(StripeKeywords, "stripe_count")
-begin_options = combined(
-    click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
-    restart_option,
-    accept_source_option,
-    durability_option,
-)
+begin_options = combined(overwrite_option, restart_option, accept_source_option, durability_option)
 
 
 def page_option(what: str) -> Callable[[Any], Any]:

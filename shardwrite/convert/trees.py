@@ -19,9 +19,8 @@ from shardwrite.convert.keywords import AUTO, IN_PLACE
 from shardwrite.convert.plan import Conversion
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
-from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Sized
-from shardwrite.journal.documents import change_document, enter_above
+from shardwrite.journal.documents import change_group
 from shardwrite.operations.region import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
@@ -167,12 +166,8 @@ def _noted(attributes: Document, call: ConversionCall) -> Document:
 
 def _note(place: Place, call: ConversionCall) -> None:
     """Add the note on sharding to the root of a tree, or remove it; other changes stay."""
-    place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
 
     def noted(document: Document) -> Document:
         return {**document, "attributes": _noted(attributes_of(document), call)}
 
-    new = dict(change_document(place, noted, level_of(place, call.run.durability), _SCOPE))
-    new.pop("consolidated_metadata", None)
-    # A call that was killed may have left out what follows.
-    enter_above(place, {"": new}.copy)
+    change_group(place, noted, level_of(place, call.run.durability), _SCOPE)

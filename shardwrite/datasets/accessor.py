@@ -6,10 +6,7 @@ from typing import Any
 
 from dask.delayed import Delayed
 
-from shardwrite.datasets.keywords import (
-    PlanMethodArguments,
-    WriteMethodArguments,
-)
+from shardwrite.datasets.keywords import PlanMethodArguments, WriteMethodArguments
 from shardwrite.datasets.planned import DatasetPlan
 from shardwrite.datasets.write import DatasetResult, plan_dataset, write_dataset
 from shardwrite.entry.public import method_taking

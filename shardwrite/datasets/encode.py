@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dask
-import numpy as np
 from dask.base import tokenize
 
 from shardwrite._dataclass import dataclass
@@ -33,8 +32,8 @@ from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.node import DOCUMENT
 from shardwrite.place.target import resolve_place
-from shardwrite.read.array import merge_chunks
 from shardwrite.read.stored_array import stored_at
+from shardwrite.runs.source_array import lazy_variable
 from shardwrite.stores.looking import is_file, is_there, names_in
 
 if TYPE_CHECKING:
@@ -270,14 +269,9 @@ def _chunked(variable: xarray.Variable, name: str, is_open: _IsOpen) -> xarray.V
     Anything else has no name that lasts, and so the source of a run is told by its dtype and
     chunks; a text of this form tells so, see `identity_of`.
     """
-    preferred = variable.encoding.get("preferred_chunks", {})
-    unit = tuple(int(np.max(preferred.get(dim, 1))) for dim in variable.dims)
-    sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
     in_memory = variable._in_memory  # noqa: SLF001 (asking for the data would load them)
-    made: xarray.Variable = variable.chunk(
-        dict(zip(variable.dims, sizes, strict=True)),
-        name=None if in_memory else f"{name}-{_token_of_source(variable, is_open) or uuid.uuid4()}",
-    )
+    token = None if in_memory else _token_of_source(variable, is_open) or uuid.uuid4()
+    made: xarray.Variable = lazy_variable(variable, None if in_memory else f"{name}-{token}")
     return made
 
 

@@ -26,6 +26,7 @@ from shardwrite.datasets.encode import (
     written,
 )
 from shardwrite.datasets.fits import as_declared, have_same_units
+from shardwrite.datasets.keywords import Call
 from shardwrite.datasets.rounding import refuse_other_rounding
 from shardwrite.datasets.steps import Index, Overlap, overlap
 from shardwrite.errors import SpecError
@@ -62,7 +63,8 @@ class Values:
 class ValuesOfNode:
     """Values of a dataset, and the document that its group gets."""
 
-    variables: tuple[Values, ...]
+    path: str  # in the object that a user has given
+    variables: Sequence[Values]
     document: Document
     region: Mapping[Any, slice]  # where they go, as xarray has found it
     overlap: Overlap | None = None  # what is wrong with the steps of an append
@@ -70,9 +72,10 @@ class ValuesOfNode:
     length: int = 0
     n_steps: int = 0
 
-    def with_elements(self) -> ValuesOfNode:
-        """The same, without variables of which nothing is written."""
-        return replace(self, variables=tuple(v for v in self.variables if not v.is_empty))
+    @property
+    def written(self) -> Sequence[Values]:
+        """Those with an element that is written, or a step that is appended."""
+        return [values for values in self.variables if not values.is_empty]
 
     def repeated(self, other: Overlap) -> Overlap | None:
         """What is wrong with the steps, if those of another node of the call are there already.
@@ -84,28 +87,20 @@ class ValuesOfNode:
         return replace(other, length=self.length, n_steps=self.n_steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """How a dataset goes into a group: the keywords of xarray of these names."""
+def call_of_node(call: Call, node: Node, above: Mapping[Any, slice]) -> Call | None:
+    """The call for one node of a tree alone; None if it is left out.
 
-    mode: str
-    append_dim: Any
-    region: Any
+    One without the dimension of an append has nothing to append. Its values are written again, as
+    those of variables without that dimension are.
 
-    def of_node(self, node: Node, above: Mapping[Any, slice]) -> Changes | None:
-        """How a node of a tree goes into its group; None if it is left out.
-
-        One without the dimension of an append has nothing to append. Its values are written again,
-        as those of variables without that dimension are.
-
-        - `above`: where the nodes above it go, by dimension. A node whose coordinate is theirs goes
-          to the same place.
-        """
-        if self.region is not None:
-            return replace(self, region=_region_of(node, self.region, above))
-        if self.append_dim is None or self.append_dim in node.dataset.dims:
-            return self
-        return None if self.mode == "a-" else replace(self, append_dim=None)
+    - `above`: where the nodes above it go, by dimension. A node whose coordinate is theirs goes to
+      the same place.
+    """
+    if call.region is not None:
+        return replace(call, region=_region_of(node, call.region, above))
+    if call.append_dim is None or call.append_dim in node.dataset.dims:
+        return call
+    return None if call.mode == "a-" else replace(call, append_dim=None)
 
 
 def _region_of(node: Node, region: Any, above: Mapping[Any, slice]) -> Mapping[Any, Any]:
@@ -127,9 +122,9 @@ def _region_of(node: Node, region: Any, above: Mapping[Any, slice]) -> Mapping[A
     }
 
 
-def refuse_tree(nodes: Sequence[Node], documents: Mapping[str, Document], changes: Changes) -> None:
+def refuse_tree(nodes: Sequence[Node], documents: Mapping[str, Document], call: Call) -> None:
     """Refuse a tree that does not go into a group; of what lies below it, documents are given."""
-    is_fixed = changes.mode == "r+"
+    is_fixed = call.mode == "r+"
     for node in nodes:
         is_group = kind_of_document(documents.get(node.path, {})) == "group"
         if (node.dataset.variables or is_fixed) and node.path and not is_group:
@@ -139,9 +134,9 @@ def refuse_tree(nodes: Sequence[Node], documents: Mapping[str, Document], change
                 value=node.path,
                 remedy="leave the node out, or write it first, with group=",
             )
-    region = changes.region if isinstance(changes.region, Mapping) else {}
+    region = call.region if isinstance(call.region, Mapping) else {}
     asked = [("region", dim) for dim in region]
-    asked += [] if changes.append_dim is None else [("append_dim", changes.append_dim)]
+    asked += [] if call.append_dim is None else [("append_dim", call.append_dim)]
     for field, dim in asked:
         if all(dim not in node.dataset.dims for node in nodes):
             raise SpecError(
@@ -174,10 +169,10 @@ def refuse_left_out(
             group = path.rpartition("/")[0]
             upper, lower = sorted((group, node.path), key=len)
             if group == node.path and dim in _dims(document):
-                raise _shorter(path, dim)
+                raise _shorter(path, dim, *_OF_THIS_GROUP)
             is_shared = is_in(lower, upper) and not _has_steps(documents, upper, lower, dim)
             if is_shared and group != node.path and length in _lengths(document, dim):
-                raise _shorter_group(path, dim)
+                raise _shorter(path, dim, *_OF_ANOTHER_GROUP)
         if not _has_steps(documents, None, node.path, dim):
             _refuse_shorter_above(place, dim, length)
 
@@ -202,31 +197,24 @@ def _refuse_shorter_above(place: Place, dim: Any, length: int) -> None:
         document = {} if data is None else parse_document(data, f"{group.label}/{dim}/{DOCUMENT}")
         if _dims(document) == (dim,):
             if length in _lengths(document, dim):
-                raise _shorter_group(group.member(str(dim)).label, dim)
+                raise _shorter(group.member(str(dim)).label, dim, *_OF_ANOTHER_GROUP)
             return
 
 
-def _shorter(path: str, dim: Any) -> SpecError:
+def _shorter(path: str, dim: Any, why: str, remedy: str) -> SpecError:
     """Error of an array of the store that an append leaves out."""
-    return SpecError(
-        f"the store has {path!r} along {dim!r}, too, and the dataset lacks it, so that it would be "
-        "shorter than the others",
-        field="ds",
-        value=path,
-        remedy="add it to the dataset",
-    )
+    told = f"the store has {path!r} along {dim!r}, too, and {why}"
+    return SpecError(told, field="ds", value=path, remedy=remedy)
 
 
-def _shorter_group(path: str, dim: Any) -> SpecError:
-    """Error of an array in a group of the store that an append leaves out."""
-    return SpecError(
-        f"the store has {path!r} along {dim!r}, too, and it would be shorter, so that xarray would "
-        "not open both groups as a tree",
-        field="ds",
-        value=path,
-        remedy='append both in one call, as a tree: xarray.DataTree.from_dict({"/": ds, '
-        '"/group": other})',
-    )
+_OF_THIS_GROUP = (
+    "the dataset lacks it, so that it would be shorter than the others",
+    "add it to the dataset",
+)
+_OF_ANOTHER_GROUP = (
+    "it would be shorter, so that xarray would not open both groups as a tree",
+    'append both in one call, as a tree: xarray.DataTree.from_dict({"/": ds, "/group": other})',
+)
 
 
 def is_in(path: str, group: str) -> bool:
@@ -235,7 +223,7 @@ def is_in(path: str, group: str) -> bool:
 
 
 def values_into(
-    node: Node, place: Place, documents: Mapping[str, Document], changes: Changes
+    node: Node, place: Place, documents: Mapping[str, Document], call: Call
 ) -> ValuesOfNode:
     """What xarray would write of a dataset into the group at a place.
 
@@ -243,25 +231,25 @@ def values_into(
     """
     arrays = _arrays_of(documents, node.path)
     if not node.dataset.variables:  # of a tree
-        return ValuesOfNode((), encoded(node).document, {})
+        return ValuesOfNode(node.path, (), encoded(node).document, {})
     refuse_other_rounding(node.dataset, node.keep_bits, arrays)
     dataset = prepared(node, _encodings(node, arrays))
-    store = _Store(place, _without_new_steps(arrays, changes.append_dim))
-    dataset, region = _placed(dataset, node, store, changes)
+    store = _Store(place, _without_new_steps(arrays, call.append_dim))
+    dataset, region = _placed(dataset, node, store, call)
     wrong = None
-    if changes.append_dim in arrays:
+    if call.append_dim in arrays:
         wrong = overlap(
             node.dataset,
-            changes.append_dim,
-            store.length(changes.append_dim),
-            partial(store.steps, changes.append_dim),
+            call.append_dim,
+            store.length(call.append_dim),
+            partial(store.steps, call.append_dim),
         )
-    made = written(dataset, node, partial(_dumped, store, changes, region, node))
+    made = written(dataset, node, partial(_dumped, store, call, region, node))
     refuse_no_json(made.document(""), node.path or "the dataset")
-    found = tuple(_values(dataset, node, made, arrays, changes.append_dim))
-    length = 0 if changes.append_dim is None else _shortest(arrays, changes.append_dim)
-    n_steps = node.dataset.sizes.get(changes.append_dim, 0)
-    return ValuesOfNode(found, made.document(""), region or {}, wrong, length, n_steps)
+    found = tuple(_values(dataset, node, made, arrays, call.append_dim))
+    length = 0 if call.append_dim is None else _shortest(arrays, call.append_dim)
+    n_steps = node.dataset.sizes.get(call.append_dim, 0)
+    return ValuesOfNode(node.path, found, made.document(""), region or {}, wrong, length, n_steps)
 
 
 def _arrays_of(documents: Mapping[str, Document], group: str) -> dict[str, Document]:
@@ -371,6 +359,32 @@ class _Store:
                 made.documents[f"{name}/{key}"] = Buffer.from_bytes(data)
         return made
 
+    def opened(self, made: Written, call: Call, region: Any, dataset: xarray.Dataset) -> Any:
+        """The store of xarray, in which it finds what is in memory.
+
+        It refuses times that are no whole numbers of the units of the array. xarray would encode
+        them with other units, and leave those of the array as they are.
+        """
+        from xarray.backends import ZarrStore
+
+        arrays = self._arrays
+
+        class Checking(ZarrStore):
+            def set_variables(self, variables: Any, *rest: Any, **how: Any) -> None:
+                for name, variable in variables.items():
+                    there = attributes_of(arrays.get(name, {}))
+                    is_time = dataset.variables[name].dtype.kind in "mMO"
+                    has_times = is_time or " since " in str(there.get("units"))
+                    if has_times and not have_same_units(there, variable.attrs):
+                        raise _other_units(name, variable.attrs, there, is_time=is_time)
+                super().set_variables(variables, *rest, **how)
+
+        mode: Any = call.mode
+        dim = call.append_dim
+        return Checking.open_group(
+            made.store, mode=mode, append_dim=dim, write_region=region, safe_chunks=False
+        )
+
     def _chunks(
         self, name: str, document: Document, *, is_whole: bool
     ) -> Iterator[tuple[str, bytes]]:
@@ -386,34 +400,6 @@ class _Store:
 
     def _read_chunk(self, name: str, key: str, limit: int) -> bytes | None:
         return self._place.member(name).store.read_whole(key, limit)
-
-
-def _opened(made: Written, changes: Changes, region: Any, dataset: xarray.Dataset) -> Any:
-    """The store of xarray, in which it finds what is in memory.
-
-    It refuses times that are no whole numbers of the units of the array. xarray would encode them
-    with other units, and leave those of the array as they are.
-    """
-    from xarray.backends import ZarrStore
-
-    class Checking(ZarrStore):
-        def set_variables(self, variables: Any, *rest: Any, **how: Any) -> None:
-            for name, variable in variables.items():
-                there: xarray.Variable = self.open_store_variable(name)  # type: ignore[no-untyped-call]
-                is_time = dataset.variables[name].dtype.kind in "mMO"
-                has_times = is_time or " since " in str(there.attrs.get("units"))
-                if has_times and not have_same_units(there.attrs, variable.attrs):
-                    raise _other_units(name, variable.attrs, there.attrs, is_time=is_time)
-            super().set_variables(variables, *rest, **how)
-
-    mode: Any = changes.mode
-    return Checking.open_group(
-        made.store,
-        mode=mode,
-        append_dim=changes.append_dim,
-        write_region=region,
-        safe_chunks=False,
-    )
 
 
 def _other_units(
@@ -433,13 +419,14 @@ def _other_units(
 
 
 def _placed(
-    dataset: xarray.Dataset, node: Node, store: _Store, changes: Changes
+    dataset: xarray.Dataset, node: Node, store: _Store, call: Call
 ) -> tuple[xarray.Dataset, Any]:
     """The dataset without what a region leaves out, and the slices of the region."""
-    region = dict(changes.region) if isinstance(changes.region, Mapping) else changes.region
+    region = dict(call.region) if isinstance(call.region, Mapping) else call.region
     asked = region if isinstance(region, Mapping) else dict.fromkeys(dataset.dims, region)
-    whole = [str(dim) for dim, found in asked.items() if isinstance(found, str)]
-    label, into = node.path or "the dataset", _opened(store.filled(whole), changes, region, dataset)
+    whole = [str(dim) for dim, where in asked.items() if isinstance(where, str)]
+    label = node.path or "the dataset"
+    into = store.opened(store.filled(whole), call, region, dataset)
     # xarray raises many types; each of them means that it cannot write this.
     try:
         dataset = into._validate_and_autodetect_region(dataset)  # noqa: SLF001 (nothing else does)
@@ -447,7 +434,7 @@ def _placed(
         raise SpecError(
             f"xarray finds no such place for {label!r}: {str(error).rstrip('.')}",
             field="region",
-            value=changes.region,
+            value=call.region,
             remedy="give slices of dimensions of the dataset; or steps that the store has, one "
             "after the other",
         ) from error
@@ -460,16 +447,16 @@ def _placed(
 
 def _dumped(
     store: _Store,
-    changes: Changes,
+    call: Call,
     region: Any,
     node: Node,
     dataset: xarray.Dataset,
     encoding: Mapping[Any, Mapping[str, Any]],
 ) -> Written:
     made = store.filled()
-    into = _opened(made, changes, region, dataset)
+    into = store.opened(made, call, region, dataset)
     unknown = [name for name in dataset.variables if str(name) not in into.array_keys()]
-    if unknown and changes.mode != "r+":  # which xarray refuses itself
+    if unknown and call.mode != "r+":  # which xarray refuses itself
         raise SpecError(
             f"the store has no variable {node.label(unknown[0])!r}",
             field="ds",

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from shardwrite.operations.keywords import (
-    OF_URLS,
-    CommitKeywords,
-    ProgressKeywords,
-    ReturnKeywords,
-)
+from shardwrite.operations.keywords import OF_URLS, CommitKeywords, ProgressKeywords, ReturnKeywords
 from shardwrite.options import (
     Keywords,
     PlanKeywords,
@@ -189,6 +184,10 @@ class PlanDatasetArguments(PlanMethodArguments, GivenKeywords):
 @arguments
 class WriteDatasetArguments(WriteMethodArguments, GivenKeywords):
     """Arguments of `write_dataset`."""
+
+
+Call = PlanDatasetArguments | WriteDatasetArguments
+CallT = TypeVar("CallT", PlanDatasetArguments, WriteDatasetArguments)
 
 
 @arguments

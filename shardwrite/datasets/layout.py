@@ -10,7 +10,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.datasets.keywords import Sizes
 from shardwrite.errors import SpecError
-from shardwrite.grid import Shape
+from shardwrite.grid import Shape, as_sizes
 from shardwrite.plan.options import (
     WHOLE,
     check_size,
@@ -69,7 +69,7 @@ class SizesByName:
         has_own = has_own or (self._names_growing and self.grows in dims)
         if not shape or (nbytes <= ONE_PIECE_NBYTES and not has_own):
             return None, tuple(max(1, n) for n in shape)
-        chunks = encoding.get("chunks") or self.chunks
+        chunks = as_sizes(encoding.get("chunks")) or self.chunks
         if isinstance(chunks, Mapping):
             of_axes = _by_axis(chunks, dims, shape)
             sizes = in_elements(

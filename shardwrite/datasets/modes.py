@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
-from shardwrite.checks import is_whole
+from shardwrite.checks import choice, is_whole
 from shardwrite.datasets.encode import nodes_of
-from shardwrite.datasets.existing import Changes
-from shardwrite.datasets.planned import (
-    Call,
-    Planned,
-    in_group,
-    planned,
-    planned_into,
-    targets_of,
-)
+from shardwrite.datasets.keywords import Call, CallT
+from shardwrite.datasets.planned import Destination, Planned, planned, planned_into
 from shardwrite.engines.local import Engine
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, redacted
 from shardwrite.journal.begin import record_of
 from shardwrite.journal.neighbours import settle_given_up
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import holding, in_one_state
 from shardwrite.place.base import Place
-from shardwrite.place.seen import Seen
-from shardwrite.place.target import Target, resolve_place
-from shardwrite.runs.job import intent_of
+from shardwrite.place.target import Target
+from shardwrite.runs.job import digest_of
 
 _MODES = ("w-", "w", "a", "a-", "r+")
 
 
-def mode_of(call: Call) -> str:
-    """The mode of a call, which is that of xarray if none is given."""
+def with_mode(call: CallT) -> CallT:
+    """The call with its mode, which is that of xarray if none is given, after a look at both."""
     is_append, is_region = call.append_dim is not None, call.region is not None
     mode = call.mode
     if mode is None:
         mode = "a" if is_append else "r+" if is_region else "w-"
-    if mode not in _MODES:
-        raise SpecError(
-            "no such mode", field="mode", value=mode, remedy=f"give one of {', '.join(_MODES)}"
-        )
+    choice("mode", mode, _MODES, what="mode")
     if is_append and is_region:
         raise SpecError(
             "is given with append_dim",
@@ -69,7 +58,7 @@ def mode_of(call: Call) -> str:
         )
     if is_region:
         _check_region(call.region)
-    return mode
+    return replace(call, mode=mode)
 
 
 def _check_region(region: Any) -> None:
@@ -100,54 +89,50 @@ def _is_range(where: Any) -> bool:
 
 @contextlib.contextmanager
 def plans_of(
-    call: Call, store: Any, engine: Engine, *, settles: bool = False
-) -> Iterator[tuple[Planned, Changes | None]]:
-    """Plans of all variables, and how they go into arrays that exist; None for new arrays.
+    call: Call, into: Destination | None, engine: Engine, *, settles: bool = False
+) -> Iterator[Planned]:
+    """Plans of all variables.
 
     An append depends on what earlier runs have left. So in a bucket their lease is held while the
     block lasts.
 
+    - `call`: the call, as `with_mode` returns it.
     - `settles`: whether the call writes, and finishes what is left of updates that were given up.
     """
-    mode = mode_of(call)
-    changes = Changes(mode, call.append_dim, call.region)
-    if mode in ("w-", "w") or not _has_group(call, store, mode):
-        yield planned(call, store, engine), None
+    if call.mode in ("w-", "w"):
+        yield planned(call, into, engine)
         return
-    given, seen = nodes_of(call.ds, call.encoding, call.keep_bits), Seen()
-    nodes = [node.into(_place_of(call, store, node.path, seen)) for node in given]
-    targets, is_append = targets_of(call, store, nodes, seen), changes.append_dim is not None
-    with contextlib.ExitStack() as stack:
-        if settles and is_append:
-            placed = in_one_state(list(targets.values()), begins=True)
-            targets = dict(zip(targets, placed, strict=True))
-            stack.enter_context(holding(*placed))
-        if mode != "r+" and (made := _made_before(call, store, engine, targets)) is not None:
-            yield made, None
-            return
-        for target in targets.values() if settles else ():
-            settle_given_up(target)
-        with seen.remembering():
-            place_of = partial(_place_of, call, store, seen=seen)
-            found = planned_into(call, nodes, targets, place_of, changes, engine)
-        yield found, changes
-
-
-def _place_of(call: Call, store: Any, path: str, seen: Seen | None = None) -> Place:
-    """Place of a group, by its path in the object."""
-    return resolve_place(store, in_group(call, path) or None, seen=seen)
-
-
-def _has_group(call: Call, store: Any, mode: str) -> bool:
-    """Whether there is a group to write into; if a call cannot make one, it is refused."""
-    if store is None:
+    if into is None:
         raise SpecError(
             "is needed, since the arrays in it decide where values go",
             field="store",
             value=None,
             remedy="give the store",
         )
-    place = _place_of(call, store, "")
+    if not _has_group(into.place(""), call.mode):
+        yield planned(call, into, engine)
+        return
+    given = nodes_of(call.ds, call.encoding, call.keep_bits)
+    nodes = [node.into(into.place(node.path)) for node in given]
+    paths = [node.label(name) for node in nodes for name in node.dataset.variables]
+    targets = {path: into.target(path) for path in paths}
+    with contextlib.ExitStack() as stack:
+        if settles and call.append_dim is not None:
+            placed = in_one_state(list(targets.values()), begins=True)
+            targets = dict(zip(targets, placed, strict=True))
+            stack.enter_context(holding(*placed))
+        if call.mode != "r+" and (made := _made_before(call, into, engine, targets)) is not None:
+            yield made
+            return
+        for target in targets.values() if settles else ():
+            settle_given_up(target)
+        with into.seen.remembering():
+            found = planned_into(call, nodes, targets, into, engine)
+        yield found
+
+
+def _has_group(place: Place, mode: str | None) -> bool:
+    """Whether there is a group to write into; if a call cannot make one, it is refused."""
     kind = place.kind_for_group()
     if kind in ("v2", "v2 group"):
         raise SpecError(
@@ -168,7 +153,7 @@ def _has_group(call: Call, store: Any, mode: str) -> bool:
 
 
 def _made_before(
-    call: Call, store: Any, engine: Engine, targets: dict[str, Target]
+    call: Call, into: Destination, engine: Engine, targets: Mapping[str, Target]
 ) -> Planned | None:
     """Plans of new arrays, if this call makes them, and its end was interrupted; else None.
 
@@ -178,9 +163,14 @@ def _made_before(
     digests = {name: r.digest for name, r in records.items() if r is not None and r.makes_array}
     if not digests and call.source_id is not None:
         receipts = {name: read_receipt(target) for name, target in targets.items()}
-        digests = {name: r.digest for name, r in receipts.items() if r is not None}
+        source = redacted(call.source_id)
+        digests = {
+            name: r.digest
+            for name, r in receipts.items()
+            if r is not None and r.identity.source == source
+        }
     if not digests:
         return None
-    made = planned(call, store, engine)
-    is_same = any(intent_of(v.plan, "w-").digest == digests.get(v.path) for v in made.variables)
+    made = planned(call, into, engine)
+    is_same = any(digest_of(v.plan, "w-") == digests.get(v.path) for v in made.variables)
     return made if is_same else None

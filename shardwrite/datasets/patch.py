@@ -16,11 +16,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 from shardwrite.datasets.encode import as_dataset, import_xarray, is_tree
-from shardwrite.datasets.keywords import (
-    PatchedArguments,
-    SizeKeywords,
-    WriteDatasetKeywords,
-)
+from shardwrite.datasets.keywords import PatchedArguments, SizeKeywords, WriteDatasetKeywords
 from shardwrite.datasets.planned import store_of
 from shardwrite.datasets.write import written
 from shardwrite.entry.patch import Instead, Patch, Replacement

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.datasets.encode import (
-    EncodedVariable,
-    Node,
-    encoded,
-    is_tree,
-    nodes_of,
-)
+from shardwrite.datasets.encode import EncodedVariable, Node, encoded, is_tree, nodes_of
 from shardwrite.datasets.existing import (
-    Changes,
     Values,
     ValuesOfNode,
+    call_of_node,
     is_in,
     refuse_left_out,
     refuse_tree,
     values_into,
 )
-from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
+from shardwrite.datasets.keywords import Call
 from shardwrite.datasets.layout import SizesByName
 from shardwrite.datasets.steps import Overlap
 from shardwrite.engines.local import Engine
@@ -37,7 +31,13 @@ from shardwrite.journal.neighbours import unfinished, unfinished_updates
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
 from shardwrite.place.seen import Seen
-from shardwrite.place.target import Target, resolve_new, resolve_target, target_via
+from shardwrite.place.target import (
+    Target,
+    resolve_new,
+    resolve_place,
+    resolve_target,
+    target_via,
+)
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.plan import Plan
 from shardwrite.read.hierarchy import documents_below
@@ -62,22 +62,55 @@ class PlannedVariable:
     plan: Plan
     target: Target | None  # None if no place was given
 
-    def job(self, options: RunOptions, groups: Mapping[str, Document] | None = None) -> Job:
+    @property
+    def was_left(self) -> bool:
+        """Whether the array has this update already."""
+        return self.target is not None and was_left(self.target, self.plan)
+
+    def job(self, options: RunOptions) -> Job:
         """The job that writes the variable; there is a place for it."""
         if self.target is None:
             raise ValueError("no place was given")
-        return Job(self.source, self.plan, self.target, options, groups or {})
+        return Job(self.source, self.plan, self.target, options)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """An object of xarray that becomes groups and arrays."""
 
-    variables: tuple[PlannedVariable, ...]
+    variables: Sequence[PlannedVariable]
     groups: Mapping[str, Document]  # by their paths in the object; its own is empty
+    is_new: bool  # whether arrays are made; else, those of the store are changed
 
 
-Call = PlanDatasetArguments | WriteDatasetArguments
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the groups and arrays of an object go, by their paths in it."""
+
+    call: Call
+    store: Any  # opened once for all arrays
+    seen: Seen = field(default_factory=Seen)
+
+    @classmethod
+    def of(cls, call: Call) -> Destination | None:
+        """That of a call; None if no store is given, as for a plan."""
+        store = store_of(call.store, call.storage_options)
+        return None if store is None else cls(call, store)
+
+    def place(self, path: str) -> Place:
+        """Place of a group."""
+        return resolve_place(self.store, in_group(self.call, path) or None, seen=self.seen)
+
+    def target(self, path: str) -> Target:
+        """An array that exists."""
+        path, run_dir = in_group(self.call, path), self.call.run_dir
+        return resolve_target(self.store, path, run_dir, seen=self.seen)
+
+    def new_target(self, path: str) -> Target:
+        """An array that is made."""
+        path, run_dir = in_group(self.call, path), self.call.run_dir
+        target = resolve_new(self.store, path, run_dir, seen=self.seen)
+        return target_via(target, self.call.via)
 
 
 def store_of(store: Any, storage_options: Mapping[str, Any] | None) -> Any:
@@ -110,15 +143,7 @@ def in_group(call: Call, path: str) -> str:
     return "/".join(part for part in re.split(r"[/\\]", f"{group}/{path}") if part)
 
 
-def targets_of(call: Call, store: Any, nodes: Sequence[Node], seen: Seen) -> dict[str, Target]:
-    """The arrays that the variables of an object go into, by their paths in it."""
-    paths = [node.label(name) for node in nodes for name in node.dataset.variables]
-    return {
-        path: resolve_target(store, in_group(call, path), call.run_dir, seen=seen) for path in paths
-    }
-
-
-def planned(call: Call, store: Any, engine: Engine) -> Planned:
+def planned(call: Call, into: Destination | None, engine: Engine) -> Planned:
     """Plan all variables of an object, before any task runs.
 
     - Raises SpecError or PlanError, with the name of the variable, if one of them does not fit.
@@ -135,17 +160,13 @@ def planned(call: Call, store: Any, engine: Engine) -> Planned:
             value=type(call.ds).__name__,
             remedy="write it with to_zarr of xarray",
         )
-    options = options_from(call, PlanOptions)
-    variables, seen = [], Seen()
+    options, variables = options_from(call, PlanOptions), []
     for path, variable in each:
         with _naming(path, variable.dims):
-            target = None
-            if store is not None:
-                target = resolve_new(store, in_group(call, path), call.run_dir, seen=seen)
-                target = target_via(target, call.via)
+            target = None if into is None else into.new_target(path)
             source, plan = _planned(variable, sizes, options, engine, target)
         variables.append(PlannedVariable(path, source, plan, target))
-    return Planned(tuple(variables), {node.path: made.document for node, made in nodes})
+    return Planned(variables, {node.path: made.document for node, made in nodes}, is_new=True)
 
 
 def _planned(
@@ -174,77 +195,71 @@ def planned_into(
     call: Call,
     nodes: Sequence[Node],
     targets: Mapping[str, Target],
-    place_of: Callable[[str], Place],
-    changes: Changes,
+    into: Destination,
     engine: Engine,
 ) -> Planned:
     """Plan updates of the arrays in groups, before any task runs; it raises what `planned` does.
 
     - `nodes`: what goes into the groups.
     - `targets`: the arrays, by their paths in the object.
-    - `place_of`: gives the place of the group at such a path.
     """
     SizesByName(call.shards, call.chunks)
-    documents = documents_below(place_of(""))
+    place = into.place("")
+    documents = documents_below(place)
     if is_tree(call.ds):
-        refuse_tree(nodes, documents, changes)
-    if changes.append_dim is not None:
-        refuse_left_out(nodes, place_of(""), documents, changes.append_dim)
-    made, regions = list[tuple[Node, ValuesOfNode]](), dict[str, Mapping[Any, slice]]()
+        refuse_tree(nodes, documents, call)
+    if call.append_dim is not None:
+        refuse_left_out(nodes, place, documents, call.append_dim)
+    made = list[ValuesOfNode]()
     for node in nodes:
-        found = [region for path, region in regions.items() if is_in(node.path, path)]
-        above = {dim: where for region in found for dim, where in region.items()}
-        into = changes.of_node(node, above) if is_tree(call.ds) else changes
-        if into is not None:
-            values = values_into(node, place_of(node.path), documents, into)
-            regions[node.path] = values.region
-            made.append((node, values))
-    if changes.region is not None and not any(values.variables for _, values in made):
+        own: Call | None = call
+        if is_tree(call.ds):
+            found = [values.region for values in made if is_in(node.path, values.path)]
+            above = {dim: where for region in found for dim, where in region.items()}
+            own = call_of_node(call, node, above)
+        if own is not None:
+            made.append(values_into(node, into.place(node.path), documents, own))
+    if call.region is not None and not any(values.variables for values in made):
         raise SpecError(
             "has no variables that would be written",
             field="ds",
             value=type(call.ds).__name__,
             remedy="give variables that have a dimension of the region and are no index",
         )
-    made = [(node, values.with_elements()) for node, values in made]
-    planned = [_planned_into_group(call, targets, values, changes, engine) for _, values in made]
-    wrong = next((found for _, found in planned if found is not None), None)
+    plans = [_planned_into_group(call, targets, values, engine) for values in made]
+    wrong = next((found for _, found in plans if found is not None), None)
     variables = list[PlannedVariable]()
-    for (_, values), (each, _) in zip(made, planned, strict=True):
-        own = None if wrong is None else values.repeated(wrong)
+    for values, (each, _) in zip(made, plans, strict=True):
+        own_wrong = None if wrong is None else values.repeated(wrong)
         variables += (
-            each if own is None else _appended_before(call, targets, values, own, each, engine)
+            each
+            if own_wrong is None
+            else _appended_before(call, targets, values, own_wrong, each, engine)
         )
-    groups = {node.path: values.document for node, values in made}
     # The coordinates that name the steps come last.
-    is_last = [v.path.rpartition("/")[2] == changes.append_dim for v in variables]
-    order = sorted(range(len(variables)), key=is_last.__getitem__)
-    return Planned(tuple(variables[n] for n in order), groups)
+    variables.sort(key=lambda each: each.path.rpartition("/")[2] == call.append_dim)
+    return Planned(variables, {values.path: values.document for values in made}, is_new=False)
 
 
 def _planned_into_group(
-    call: Call,
-    targets: Mapping[str, Target],
-    made: ValuesOfNode,
-    changes: Changes,
-    engine: Engine,
+    call: Call, targets: Mapping[str, Target], made: ValuesOfNode, engine: Engine
 ) -> tuple[list[PlannedVariable], Overlap | None]:
     """Plans of updates of the arrays in a group, and what is wrong if steps are there already.
 
     An append begins where all arrays end. If it was interrupted, it is the same one.
     """
-    variables = [_into(call, targets, values, engine) for values in made.variables]
+    variables = [_into(call, targets, values, engine) for values in made.written]
     starts = {
         v.path: v.plan.array_region.start[v.plan.append_axis]
         for v in variables
         if v.plan.append_axis is not None and v.plan.array_region is not None
     }
     first = min(starts.values(), default=0)
-    for n, (variable, values) in enumerate(zip(variables, made.variables, strict=True)):
+    for n, (variable, values) in enumerate(zip(variables, made.written, strict=True)):
         if starts.get(variable.path, first) != first:
             again = _into(call, targets, values, engine, first)
-            if again.target is None or not was_left(again.target, again.plan):
-                raise _unless_unfinished(targets, starts, _of_other_lengths(starts, changes))
+            if not again.was_left:
+                raise _unless_unfinished(targets, starts, _of_other_lengths(starts, call))
             variables[n] = again
     is_repeated = made.overlap is not None and first >= made.overlap.length
     return variables, made.overlap if is_repeated else None
@@ -262,16 +277,13 @@ def _appended_before(
 
     Sources that only their dtype and chunks tell apart may have other values.
     """
-    again = list(variables)
-    start = wrong.length - wrong.n_steps
-    for n, values in enumerate(made.variables) if wrong.are_last else ():
+    again, start = list(variables), wrong.length - wrong.n_steps
+    for n, values in enumerate(made.written if wrong.are_last else ()):
         if values.axis is not None:
             again[n] = _into(call, targets, values, engine, start)
     appends = [each for each in again if each.plan.append_axis is not None]
     if not wrong.are_last or not all(
-        each.target is not None
-        and was_left(each.target, each.plan)
-        and not str(each.plan.identity.source).startswith(BY_CHUNKS)
+        each.was_left and not str(each.plan.identity.source).startswith(BY_CHUNKS)
         for each in appends
     ):
         raise _unless_unfinished(targets, [each.path for each in appends], wrong.error)
@@ -296,8 +308,7 @@ def _into(
     options = options_from(call, PlanOptions)
     if not values.is_sharded:
         options = replace(options, strategy=FixedOrder())
-    is_append = values.axis is not None
-    region = APPEND if is_append else values.region
+    region = values.region if values.axis is None else APPEND
     where = Where(region, values.axis or 0, casting="same_kind", start=start)
     with _naming(values.path, values.dims):
         target = target_via(targets[values.path], call.via)
@@ -306,14 +317,14 @@ def _into(
         return PlannedVariable(values.path, source_of, plan, target_of_update(target, plan))
 
 
-def _of_other_lengths(starts: Mapping[str, int], changes: Changes) -> SpecError:
+def _of_other_lengths(starts: Mapping[str, int], call: Call) -> SpecError:
     """Error of a store that another program has left amid an append."""
-    shortest, longest = min(starts, key=lambda k: starts[k]), max(starts, key=lambda k: starts[k])
+    shortest, longest = min(starts, key=starts.__getitem__), max(starts, key=starts.__getitem__)
     return SpecError(
         f"the arrays of the store have different lengths: {shortest!r} has {starts[shortest]}, and "
         f"{longest!r} has {starts[longest]}. An append of another program was interrupted",
         field="append_dim",
-        value=changes.append_dim,
+        value=call.append_dim,
         remedy="make them equal first, for instance with resize of zarr-python",
     )
 

@@ -20,16 +20,22 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from dask.delayed import Delayed, delayed
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document, attributes_of
-from shardwrite.datasets.existing import Changes
 from shardwrite.datasets.keywords import PlanDatasetArguments, WriteDatasetArguments
-from shardwrite.datasets.modes import plans_of
-from shardwrite.datasets.planned import DatasetPlan, Planned, in_group, shown, store_of
+from shardwrite.datasets.modes import plans_of, with_mode
+from shardwrite.datasets.planned import (
+    DatasetPlan,
+    Destination,
+    Planned,
+    PlannedVariable,
+    shown,
+    store_of,
+)
 from shardwrite.datasets.rounding import N_BITS, other_rounding
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
@@ -43,7 +49,7 @@ from shardwrite.format.node import (
     with_attributes,
 )
 from shardwrite.journal.documents import (
-    change_document,
+    change_group,
     enter_above,
     has_consolidated,
     replace_document,
@@ -52,7 +58,7 @@ from shardwrite.operations.keywords import committing
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, names_above
-from shardwrite.place.target import document_if_there, durability_in, resolve_place
+from shardwrite.place.target import document_if_there, durability_in
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.job import Job, RunOptions, for_new_array
@@ -158,10 +164,11 @@ class _Groups:
     by_path: Mapping[str, tuple[Place, Document]]  # place and document, by path in the object
     arrays: Sequence[str]  # paths of all arrays in the object
 
-    @property
-    def wanted(self) -> Mapping[str, Document]:
-        """Documents by paths in the store."""
-        return {place.name: document for place, document in self.by_path.values()}
+    @classmethod
+    def of(cls, into: Destination, made: Planned) -> _Groups:
+        """The groups that are planned."""
+        own = {path: (into.place(path), document) for path, document in made.groups.items()}
+        return cls(into.place(""), own, [each.path for each in made.variables])
 
     @property
     def empty(self) -> list[tuple[Place, Document]]:
@@ -171,38 +178,34 @@ class _Groups:
         return [self.by_path[path] for path in paths]
 
 
+_OR_REMOVE = "give another path or group, or remove it yourself"
+_OR_REPLACE = 'give another path or group, or mode="w" to replace its arrays and attributes'
+
+
 def _check_there(groups: _Groups, jobs: Sequence[Job], mode: str) -> None:
     """Refuse a group that exists and may not be written."""
     if groups.place.kind_for_group() != "group":
         return  # where something else stands, the run refuses it
     for place, _ in groups.empty:
         if place.kind_for_group() not in ("nothing", "group"):
-            raise SpecError(
-                "something stands where the tree has a group",
-                field="store",
-                value=place.label,
-                remedy="give another path or group, or remove it yourself",
-            )
+            raise _refused("something stands where the tree has a group", place, _OR_REMOVE)
     if mode == "w":
         ours = {"", *(groups.by_path), *(job.target.place.name_in(groups.place) for job in jobs)}
         others = sorted(set(documents_below(groups.place)) - ours)
         if others:
-            raise SpecError(
-                f"a group stands there, and {others[0]!r} in it is nothing of this dataset",
-                field="store",
-                value=groups.place.label,
-                remedy="give another path or group, or remove it yourself",
-            )
+            why = f"a group stands there, and {others[0]!r} in it is nothing of this dataset"
+            raise _refused(why, groups.place, _OR_REMOVE)
         return
     there = [job for job in jobs if job.target.place.kind() == "array"]
     for job in there:
         _refuse_other_rounding(job, job.target.place.name_in(groups.place))
     if len(there) < len(jobs):
-        raise _refused("a group exists there", groups.place)
+        raise _refused("a group exists there", groups.place, _OR_REPLACE)
     for place, document in groups.by_path.values():
         there = document_if_there(place)
         if there is not None and attributes_of(there) != attributes_of(document):
-            raise _refused("a group with other attributes exists there", place)
+            why = "a group with other attributes exists there"
+            raise _refused(why, place, _OR_REPLACE)
 
 
 def _refuse_other_rounding(job: Job, name: str) -> None:
@@ -215,39 +218,30 @@ def _refuse_other_rounding(job: Job, name: str) -> None:
         raise other_rounding(name, there, own, f"; or give {otherwise}")
 
 
-def _refused(why: str, place: Place) -> SpecError:
-    remedy = 'give another path or group, or mode="w" to replace its arrays and attributes'
+def _refused(why: str, place: Place, remedy: str) -> SpecError:
     return SpecError(why, field="store", value=place.label, remedy=remedy)
 
 
 def _new_groups(
     groups: _Groups, root: Place, jobs: Sequence[Job], asked: bool | None
 ) -> Mapping[str, Document]:
-    """Documents of the groups that the run makes if they are missing.
+    """Documents, by paths in the store, of the groups that the run makes if they are missing.
 
     - `asked`: the keyword `consolidated`.
     """
-    wanted = groups.wanted
-    if root.store.commits_later:
-        if asked:
-            raise SpecError(
-                "does not go with a session, since Icechunk lists arrays itself",
-                field="consolidated",
-                value=asked,
-                remedy="leave it out",
-            )
-        return wanted
-    there = document_if_there(root)
-    if asked is False:
-        return wanted
-    if there is not None:
-        if asked and not has_consolidated(there, root):
-            raise SpecError(
-                "the root of the store exists, and lists no arrays",
-                field="consolidated",
-                value=asked,
-                remedy="leave it out, and call zarr.consolidate_metadata at the end if you want it",
-            )
+    wanted = {place.name: document for place, document in groups.by_path.values()}
+    is_session, there = root.store.commits_later, document_if_there(root)
+    if asked and is_session:
+        why = "does not go with a session, since Icechunk lists arrays itself"
+        raise SpecError(why, field="consolidated", value=asked, remedy="leave it out")
+    if asked and there is not None and not has_consolidated(there, root):
+        raise SpecError(
+            "the root of the store exists, and lists no arrays",
+            field="consolidated",
+            value=asked,
+            remedy="leave it out, and call zarr.consolidate_metadata at the end if you want it",
+        )
+    if asked is False or is_session or there is not None:
         return wanted
     arrays = {job.target.place.name: job.plan.metadata.document for job in jobs}
     above = {group for name in (*arrays, *wanted) for group in names_above(name)} | {*wanted}
@@ -269,12 +263,8 @@ def _make_empty(groups: _Groups, durability: str | None) -> None:
 def _replace_attributes(groups: _Groups, durability: str | None) -> None:
     """Give groups the attributes of the dataset; what consolidated metadata list stays."""
     for place, document in groups.by_path.values():
-        level = durability_in(place.store, durability)
-        place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
         change = partial(_with, attributes_of(document))
-        new = dict(change_document(place, change, level, _SCOPE))
-        new.pop("consolidated_metadata", None)
-        enter_above(place, {"": new}.copy)  # a call that was killed may have left that out
+        change_group(place, change, durability_in(place.store, durability), _SCOPE)
 
 
 def _with(attributes: Document, document: Document) -> Document:
@@ -313,8 +303,8 @@ def plan_dataset(call: PlanDatasetArguments) -> DatasetPlan:
     >>> p.variables["t2m"].metadata.grid.shards, p.n_shards
     ((1000, 1000), 4)
     """
-    store = store_of(call.store, call.storage_options)
-    with plans_of(call, store, active_engine()) as (made, _):
+    call = with_mode(call)
+    with plans_of(call, Destination.of(call), active_engine()) as made:
         return DatasetPlan(
             variables={
                 each.path: each.plan
@@ -411,15 +401,17 @@ def written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
 
 
 def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
-    start = time.perf_counter()
-    engine, store = active_engine(), store_of(call.store, call.storage_options)
-    with plans_of(call, store, engine, settles=True) as (made, changes):
-        groups = _groups_of(call, store, made)
-        if changes is None:
-            jobs: Sequence[Job] = _new_arrays(call, groups, made)
-            attributes = call.mode == "w"
-        else:
-            jobs, attributes = _updates(call, made, changes, engine), changes.mode != "r+"
+    start, engine = time.perf_counter(), active_engine()
+    call = with_mode(call)
+    into = Destination(call, store_of(call.store, call.storage_options))
+    with plans_of(call, into, engine, settles=True) as made:
+        groups = _Groups.of(into, made)
+        jobs: Sequence[Job] = (
+            _new_arrays(call, groups, made.variables)
+            if made.is_new
+            else _updates(call, made.variables, engine)
+        )
+        attributes = call.mode == "w" or (call.mode != "r+" and not made.is_new)
         finish = partial(_finished, groups, attributes, call.durability)
         if not call.compute:
             from shardwrite.runs.delayed import as_delayed  # compute=False
@@ -430,38 +422,28 @@ def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
         return finish(results, time.perf_counter() - start)
 
 
-def _groups_of(call: WriteDatasetArguments, store: Any, made: Planned) -> _Groups:
-    """The groups of a call."""
-    return _Groups(
-        resolve_place(store, in_group(call, "") or None),
-        {
-            path: (resolve_place(store, in_group(call, path) or None), document)
-            for path, document in made.groups.items()
-        },
-        [each.path for each in made.variables],
-    )
-
-
-def _new_arrays(call: WriteDatasetArguments, groups: _Groups, made: Planned) -> list[Job]:
+def _new_arrays(
+    call: WriteDatasetArguments, groups: _Groups, variables: Sequence[PlannedVariable]
+) -> list[Job]:
     """Jobs that make arrays, after a look at what stands there."""
     mode = "w" if call.mode == "w" else "w-"
     options = for_new_array(options_from(call, RunOptions, mode=mode))
-    jobs = [each.job(options) for each in made.variables]
+    jobs = [each.job(options) for each in variables]
     _check_there(groups, jobs, mode)
     documents = _new_groups(groups, jobs[0].target.place.groups[0], jobs, call.consolidated)
     return [replace(job, groups=documents) for job in jobs]
 
 
 def _updates(
-    call: WriteDatasetArguments, made: Planned, changes: Changes, engine: Engine
+    call: WriteDatasetArguments, variables: Sequence[PlannedVariable], engine: Engine
 ) -> Sequence[Job]:
     """Jobs that change arrays, as one run."""
     options = options_from(call, RunOptions, mode="r+", together=True)
-    jobs = [each.job(options) for each in made.variables]
-    if changes.append_dim is None:
+    jobs = [each.job(options) for each in variables]
+    if call.append_dim is None:
         return staged_where_read(jobs, engine)
     reading = readers(jobs, jobs)
-    for each, job in zip(made.variables, jobs, strict=True):
+    for each, job in zip(variables, jobs, strict=True):
         if any(job is one for one in reading):
             raise SpecError(
                 f"the variable {each.path!r} is read from the store that it is appended to, while "

@@ -12,9 +12,8 @@ from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from shardwrite._dataclass import dataclass
-from shardwrite.checks import flag
+from shardwrite.checks import flag, one_value
 from shardwrite.config.table import SETTINGS, value_of
-from shardwrite.errors import SpecError
 from shardwrite.host.dask_config import check_configuration
 from shardwrite.options import Keywords, help_of, option_in
 
@@ -237,7 +236,8 @@ class _Checks:
             refuse_unknown(self.function, kwargs, known)
         check_configuration()
         values = {**dict(zip(self.in_order, args, strict=False)), **kwargs}
-        _refuse_arrays(self.single, values)
+        for name in values.keys() & self.single:
+            one_value(name, values[name])
         refuse_no_flags(self.flags, values)
         return configured(self.defaults, kwargs)
 
@@ -264,18 +264,6 @@ def _parameters(arguments: type[Keywords]) -> Iterator[str]:
         optional = ", optional" if parameter.default is None else ""
         lines = "\n    ".join(line.strip() for line in help_of(arguments, declared).splitlines())
         yield f"{parameter.name} : {kind}{optional}\n    {lines}"
-
-
-def _refuse_arrays(single: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuse arrays for parameters that take one value: they are neither true nor false."""
-    for name, value in given.items():
-        if name in single and getattr(value, "ndim", None):
-            raise SpecError(
-                "an array, and not one value",
-                field=name,
-                value=type(value).__name__,
-                remedy="give one value",
-            )
 
 
 def refuse_no_flags(flags: Mapping[str, Collection[object]], given: Mapping[str, Any]) -> None:

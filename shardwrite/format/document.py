@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite._dataclass import dataclass
+from shardwrite.checks import one_value
 from shardwrite.codecs.datatypes import (
     PLAIN_DTYPES,
     check_fill,
@@ -32,7 +33,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, check_manifest
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
-from shardwrite.grid import Shape
+from shardwrite.grid import Shape, as_sizes
 from shardwrite.options import ArrayKeywords
 from shardwrite.seams import needed, registered
 
@@ -240,6 +241,12 @@ DEFAULT_INDEX_CODECS = (
     {"name": "crc32c"},
 )
 
+_SINGLE = (
+    *("fill_value", "index_location", "shard_format", "chunk_key_encoding"),
+    *("order", "zarr_format", "format", "manifest"),
+)
+"""Options that take one value, and no array."""
+
 _OF_INDEX = {"index_location": "end", "index_codecs": None}
 
 _OF_SHARDS = {**_OF_INDEX, "shard_format": None}
@@ -283,9 +290,15 @@ class ArrayOptions(ArrayKeywords):
     shards: Any = ArrayKeywords.shards  # a mapping is taken apart
 
     def __post_init__(self) -> None:
+        # Options are compared with each other later, and arrays of numpy would be by elements.
+        for field in _SINGLE:
+            one_value(field, getattr(self, field))
         shards, location = _as_zarr_gives(self.shards, self.index_location)
-        object.__setattr__(self, "shards", shards)
+        object.__setattr__(self, "shards", as_sizes(shards))
+        object.__setattr__(self, "chunks", as_sizes(self.chunks))
         object.__setattr__(self, "index_location", location)
+        object.__setattr__(self, "dimension_names", as_sizes(self.dimension_names))
+        _check_attributes(self.attributes)
         for field in ("filters", "serializer", "compressors", "index_codecs"):
             _refuse_no_codecs(field, getattr(self, field))
         if self.order not in (None, "C", "F"):
@@ -328,7 +341,7 @@ def make_metadata(
         "fill_value": options.fill_value,
         "chunk_key_encoding": _key_encoding(options.chunk_key_encoding),
         "dimension_names": options.dimension_names,
-        "attributes": _checked(options.attributes),
+        "attributes": None if options.attributes is None else dict(options.attributes),
     }
     document = _render(
         shape, _stored_dtype(dtype, sharding or chosen["serializer"]), chunks, chosen
@@ -472,12 +485,11 @@ def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
     return (compressors, DEFAULT_COMPRESSORS[-1]) if is_alone else compressors
 
 
-def _checked(attributes: Any) -> Document | None:
+def _check_attributes(attributes: Any) -> None:
     try:
         if not isinstance(attributes, Mapping | None):
             raise TypeError("no mapping")  # noqa: TRY301
         json.dumps(attributes, allow_nan=False)
-        return dict(attributes) if attributes is not None else None
     except (RecursionError, TypeError, ValueError) as error:
         raise SpecError(
             str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]
@@ -517,6 +529,13 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
         remedy = 'give it one, for instance astype("datetime64[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
+    if _has_titles(dtype):
+        raise SpecError(
+            "fields with titles have no stored form",
+            field="dtype",
+            value=str(dtype),
+            remedy='leave the titles out with astype, for instance astype([("x", "f4")])',
+        )
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
         # numpy has two types of integers of one size, and zarr knows one of them.
         return np.dtype(dtype.str) if dtype.kind in "iu" else dtype
@@ -530,6 +549,14 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         remedy="for text or bytes of variable length give "
         'serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
     )
+
+
+def _has_titles(dtype: np.dtype[Any]) -> bool:
+    """Whether a field of a structured dtype, or one inside of a field, has a title."""
+    dtype = dtype.base
+    names = dtype.names or ()
+    # numpy lists a title like another name of the same field.
+    return len(dtype.fields or ()) > len(names) or any(_has_titles(dtype[name]) for name in names)
 
 
 def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) -> Document:

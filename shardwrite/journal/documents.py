@@ -380,6 +380,19 @@ def change_document(
     raise AssertionError("unreachable")
 
 
+def change_group(
+    place: Place, make: Callable[[Document], Document], durability: str, scope: str
+) -> None:
+    """Change the document of a group, and have all groups above list it; see `change_document`.
+
+    What its own consolidated metadata list stays.
+    """
+    place.store.discard_scope(DOCUMENT, scope)  # of a call that was killed
+    new = dict(change_document(place, make, durability, scope))
+    new.pop("consolidated_metadata", None)
+    enter_above(place, {"": new}.copy)  # a call that was killed may have left that out
+
+
 def has_consolidated(metadata: Document, group: Place) -> bool:
     """Whether the document of a group has consolidated metadata."""
     try:

@@ -50,7 +50,7 @@ import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -100,6 +100,12 @@ if TYPE_CHECKING:
 
 _CLAIM_OF_END = "claim-end"
 """Name of the claim on changing an array's document or receipt, beside the array."""
+
+
+@lru_cache(maxsize=2**14)  # it is asked for at every step, for each of the arrays of a run
+def _joined(path: Path, to: str) -> Path:
+    """The path of what lies at a relative path from a directory."""
+    return Path(os.path.normpath(path / to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +228,7 @@ class RunDirectory:
         together = self.record.together
         if together is None:
             return None
-        return Path(os.path.normpath(self.target.run_path / together.home))
+        return _joined(self.target.run_path, together.home)
 
     @property
     def shared(self) -> Path:
@@ -253,7 +259,7 @@ class RunDirectory:
             return None
         other = record.together
         place = self.target.place.sibling(own.name, other.name)
-        run_path = Path(os.path.normpath(self.shared.parent / other.state))
+        run_path = _joined(self.shared.parent, other.state)
         target = replace(self.target, place=place).with_run_path(run_path)
         require_trusted_run(target, self.shared, str(number), [str(number)])
         return replace(self, target=target, record=record, view=None, begun_with=None)

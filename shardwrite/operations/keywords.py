@@ -176,7 +176,7 @@ class NewKeywords(
     overwrite: bool | None = option(
         None,
         'True is another word for ``mode="w"``, and False for ``mode="w-"``.',
-        command_help="Replace DST if it is an array.",
+        command_help="Replace arrays that exist at DST.",
     )
     zarr_array_kwargs: Mapping[str, Any] | None = option(
         None,

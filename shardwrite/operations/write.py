@@ -21,7 +21,7 @@ from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
-from shardwrite.checks import choice, flag, is_whole
+from shardwrite.checks import choice, flag, is_whole, one_value
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
@@ -30,7 +30,7 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import LIST, has_manifest
 from shardwrite.format.strategies import FixedOrder
-from shardwrite.grid import Shape, Sized
+from shardwrite.grid import Shape, Sized, as_sizes
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.rundir import holding
 from shardwrite.operations.keywords import (
@@ -113,6 +113,8 @@ class ZarrWords:
         array = {f.name: rest.pop(f.name) for f in fields(ArrayOptions) if f.name in rest}
         facts = {key: rest.pop(key) for key in ("shape", "dtype") if rest.get(key) is not None}
         name, overwrite = rest.pop("name", None), rest.pop("overwrite", None)
+        one_value("name", name)
+        one_value("overwrite", overwrite)
         for key in rest:
             if rest[key] is not None or key not in (*_INSTEAD, "shape", "dtype"):
                 keywords = [f.name for f in fields(ArrayOptions)]
@@ -130,16 +132,17 @@ class ZarrWords:
 
     def over(self, options: ArrayOptions) -> ArrayOptions:
         """The options with these keywords."""
-        for key, value in self.array.items():
+        words = ArrayOptions(**self.array)
+        for key in self.array:
             usual = next(f.default for f in fields(options) if f.name == key)
-            option = getattr(options, key)
+            option, value = getattr(options, key), getattr(words, key)
             if option is not usual and option != usual and option != value:
                 raise _refused(f"says something else than {key}={option!r}", key, "give it once")
         return replace(options, **self.array)
 
     def check(self, x: dask.array.Array) -> None:
         """Refuse a shape or a dtype that is not the source's."""
-        if "shape" in self.facts and self.facts["shape"] not in (x.shape, list(x.shape)):
+        if as_sizes(self.facts.get("shape", x.shape)) not in (x.shape, list(x.shape)):
             raise _refused("is not the source's", "shape", f"leave it out: it is {x.shape}")
         try:
             is_other = np.dtype(self.facts.get("dtype", x.dtype)) != x.dtype

@@ -13,7 +13,7 @@ from shardwrite.checks import flag, is_number, is_whole
 from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
-from shardwrite.grid import Shape, ShardGrid, Sized, ceil_div
+from shardwrite.grid import Shape, ShardGrid, Sized, as_sizes, ceil_div
 from shardwrite.options import PlanKeywords
 from shardwrite.plan.partition import check_extents
 from shardwrite.results import human
@@ -332,6 +332,7 @@ def flaws_of(
 
 def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
     """Return the shape that `value` gives, or None if it is None or a text."""
+    value = as_sizes(value)
     if value is None or isinstance(value, str):
         return None
     if isinstance(value, Mapping):

@@ -35,6 +35,8 @@ _N_BATCHES_AIMED_AT = 64
 
 _BATCH_OBJECTS = 4096
 
+_FEW_OBJECTS = 64  # files that are looked at sooner than tasks are made of them
+
 _MOST_BATCHES = 256  # tasks of one graph, whose results are kept until all of them have ended
 
 
@@ -330,7 +332,12 @@ def of_objects(
     ranks: npt.NDArray[np.int64],
     number_of: Callable[[Store, str], int],
 ) -> npt.NDArray[np.int64]:
-    """One number for the object of each shard, which tasks find out in batches."""
+    """One number for the object of each shard, which tasks find out in batches.
+
+    That of a few files is found out here.
+    """
+    if len(ranks) <= _FEW_OBJECTS and array.store.local_root is not None:
+        return _look(_numbers, array, ranks, number_of)
     numbers = np.zeros(len(ranks), dtype=np.int64)
 
     def collect(first: int, part: npt.NDArray[np.int64]) -> None:

@@ -50,7 +50,7 @@ from shardwrite.place.target import (
 )
 from shardwrite.plan.plan import Part, Plan
 from shardwrite.runs.array_plan import waiting, warn_of_unnamed
-from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.job import Job, intent_of, update_in
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
@@ -657,8 +657,7 @@ def _is_written(job: Job, directory: RunDirectory) -> bool:
 
 def was_left(target: Target, plan: Plan) -> bool:
     """Whether the receipt of an array has this update."""
-    receipt, intent = read_receipt(target), intent_of(plan, "r+")
-    return receipt is not None and receipt.update(intent.digest, intent.identity) is not None
+    return update_in(read_receipt(target), plan) is not None
 
 
 def _probe(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkabl
 import numpy as np
 import numpy.typing as npt
 from dask.base import get_annotations
+from dask.core import keys_in_tasks
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import GraphNode, Task
 
@@ -440,13 +441,13 @@ def fuse_source(
     if any(layer.annotations and layer.annotations != here for layer in culled.layers.values()):
         return culled
     tasks = culled.to_dict()
-    # A `GraphNode` knows its dependencies. In other tasks, dask has to search for them.
-    is_plain = all(isinstance(task, GraphNode) for task in tasks.values())
-    needs = (
-        {key: task.dependencies for key, task in tasks.items()}
-        if is_plain
-        else culled.get_all_dependencies()
-    )
+    # A `GraphNode` knows its dependencies. In other tasks, dask has to search for them. The graph
+    # itself would do that, too, but go through all keys once for each layer.
+    all_keys = tasks.keys()
+    needs = {
+        key: task.dependencies if isinstance(task, GraphNode) else keys_in_tasks(all_keys, [task])
+        for key, task in tasks.items()
+    }
     n_needed = Counter(itertools.chain.from_iterable(needs.values()))
     wanted = set(keys)
 

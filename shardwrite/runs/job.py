@@ -32,12 +32,13 @@ from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import REPLACE, Target
-from shardwrite.plan.identity import ShardWindow
+from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.plan.plan import Part, Plan
 from shardwrite.seams import Ref, needed
 from shardwrite.write.context import WriteSpec
 
 if TYPE_CHECKING:
+    from shardwrite.journal.receipt import Receipt, UpdateEntry
     from shardwrite.journal.rundir import RunDirectory
     from shardwrite.read.array import ShardedArray
 
@@ -173,17 +174,26 @@ def in_one_state(jobs: Sequence[Job]) -> Sequence[Job]:
     return [replace(job, target=placed.get(job.target, job.target)) for job in jobs]
 
 
+def digest_of(plan: Plan, mode: str) -> str:
+    """Digest of what a run of a plan will write; see `intent_of`."""
+    return plan.digest + ("+" if mode == "r+" else "")
+
+
+def _identity(plan: Plan, mode: str) -> Identity:
+    """Identity of what a run of a plan will write; see `intent_of`."""
+    return replace(plan.identity, mode="r+") if mode == "r+" else plan.identity
+
+
 def intent_of(plan: Plan, mode: str) -> Intent:
     """What a run of a plan will write.
 
     With mode ``"r+"``, its digest and identity differ from those of the run that made the array.
     """
-    is_change = mode == "r+"
     figures, format_ = plan.to_dict(), plan.metadata.shard_format
     return Intent(
-        digest=plan.digest + ("+" if is_change else ""),
+        digest=digest_of(plan, mode),
         mode=mode,
-        identity=replace(plan.identity, mode="r+") if is_change else plan.identity,
+        identity=_identity(plan, mode),
         shards_from=None
         if plan.region is None
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
@@ -198,10 +208,17 @@ def intent_of(plan: Plan, mode: str) -> Intent:
     )
 
 
+def update_in(receipt: Receipt | None, plan: Plan) -> UpdateEntry | None:
+    """The entry of an update in the receipt of its array; None if there is none."""
+    if receipt is None:
+        return None
+    return receipt.update(digest_of(plan, "r+"), _identity(plan, "r+"))
+
+
 def target_of_update(target: Target, plan: Plan) -> Target:
     """The target of an update, which has a run directory of its own beside the array."""
-    digest = intent_of(plan, "r+").digest
-    return replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16])
+    digest = hashlib.sha256(digest_of(plan, "r+").encode()).hexdigest()
+    return replace(target, update=digest[:16])
 
 
 # ---- Sources of chunks: what a run writes, as the graph builder sees it

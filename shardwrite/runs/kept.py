@@ -24,7 +24,7 @@ from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.plan import Plan
-from shardwrite.runs.job import Job, intent_of, target_of_update
+from shardwrite.runs.job import Job, digest_of, target_of_update
 from shardwrite.runs.result import WriteResult
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def as_begun(plan: Plan, mode: str, identity: str | None, digest: str) -> Plan |
     if identity is None:
         return None
     found = replace(plan, source=replace(plan.source, identity=identity))
-    return found if intent_of(found, mode).digest == digest else None
+    return found if digest_of(found, mode) == digest else None
 
 
 def accepted(job: Job) -> Job:

@@ -25,7 +25,7 @@ from shardwrite.plan.identity import Identity
 from shardwrite.plan.plan import Plan
 from shardwrite.records import RecordError, read
 from shardwrite.results import ABOVE, Facts, Result, counted, duration, human, rounded
-from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.job import Job, digest_of, update_in
 
 if TYPE_CHECKING:
     from shardwrite.read.array import ShardedArray
@@ -485,7 +485,7 @@ def _finished(job: Job, joined: str) -> WriteResult | None:
     if job.options.restart and job.options.mode != "w-":
         return None  # an existing array is to be replaced, or an update is to be made again
     receipt = read_receipt(job.target) if job.target.place.kind() == "array" else None
-    digest = intent_of(job.plan, job.options.mode).digest
+    digest = digest_of(job.plan, job.options.mode)
     is_done = receipt is not None and receipt.is_of(digest, joined)
     # If the run that was joined is done, a run that stands there now is none of this process's.
     # Somebody may have begun it before the other ended, and takes it back.
@@ -519,7 +519,7 @@ def _has_begun_another(job: Job) -> bool:
     run = tidied_run(job.target)
     if run is None or job.is_update:
         return run is not None
-    return run.makes_array or run.digest != intent_of(job.plan, "r+").digest
+    return run.makes_array or run.digest != digest_of(job.plan, "r+")
 
 
 def has_ended(job: Job) -> bool:
@@ -537,8 +537,7 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     data by now. The exception is a run whose end was interrupted. It is also made again if a later
     run has changed elements of its region, or another program has cut off a part of it.
     """
-    intent = intent_of(job.plan, job.options.mode)
-    update = receipt.update(intent.digest, intent.identity)
+    update = update_in(receipt, job.plan)
     if update is None or not (job.plan.source.is_stable or update.run == ending):
         return None
     shape = job.target.shape_if_there
@@ -564,11 +563,10 @@ def with_others_staged(
         return results
     found = list(results)
     for n in left:
-        target, intent = jobs[n].target, intent_of(jobs[n].plan, jobs[n].options.mode)
+        target = jobs[n].target
         if tidied_run(target) is not None:
             continue
-        receipt = read_receipt(target)
-        update = None if receipt is None else receipt.update(intent.digest, intent.identity)
+        update = update_in(read_receipt(target), jobs[n].plan)
         if update is None or update.replaced:
             raise JournalError(
                 f"the updates of this call read what they change. Some are done, but what one of "
@@ -597,8 +595,8 @@ def refuse_another(job: Job) -> None:
     receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
     # The name of a dask array says what is computed, so another name stands for other data.
     if receipt is not None and not changed and not job.plan.source.identity.startswith("dask:"):
-        now = intent_of(job.plan, job.options.mode).identity.to_dict()
-        what += same_source_remedy(differences(receipt.identity.to_dict(), now))
+        told = differences(receipt.identity.to_dict(), job.plan.identity.to_dict())
+        what += same_source_remedy(told)
     if receipt is not None and receipt.digest == job.plan.digest:
         what += ". This call has made it, and another program has changed it since"
         remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"

@@ -305,17 +305,7 @@ def _of_xarray(x: Any, field: str) -> SourceArray:
         such = "" if first is None else f", such as {field}[{first!r}]"
         raise _refusal(x, field, "not an array", f"give one of its variables{such}")
     if variable.chunks is None:
-        from shardwrite.read.array import merge_chunks  # not for arrays of dask
-
-        preferred = variable.encoding.get("preferred_chunks", {})
-        unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
-        sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
-        base = variable.to_base_variable()  # that of a coordinate with an index stays in memory
-        in_memory = base._in_memory  # noqa: SLF001 (asking for the data would load them)
-        if in_memory and isinstance(base.data, np.ndarray):
-            variable = base.copy(deep=False, data=_in_views(base.data, sizes))
-        else:
-            variable = base.chunk(dict(zip(variable.dims, sizes, strict=True)))
+        variable = lazy_variable(variable)
     if not isinstance(variable.data, dask.array.Array):
         raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
     return SourceArray(
@@ -324,6 +314,23 @@ def _of_xarray(x: Any, field: str) -> SourceArray:
         _layout_of(variable),
         _not_applied(variable),
     )
+
+
+def lazy_variable(variable: Any, name: str | None = None) -> Any:
+    """A `Variable` of xarray as one of dask, in chunks of its own file; values are not copied.
+
+    - `name`: name of the dask array, for values that do not lie in memory.
+    """
+    from shardwrite.read.array import merge_chunks  # not for arrays of dask
+
+    preferred = variable.encoding.get("preferred_chunks", {})
+    unit = tuple(int(np.max(preferred.get(dim, 1))) for dim in variable.dims)
+    sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
+    base = variable.to_base_variable()  # that of a coordinate with an index stays in memory
+    in_memory = base._in_memory  # noqa: SLF001 (asking for the data would load them)
+    if in_memory and isinstance(base.data, np.ndarray):
+        return base.copy(deep=False, data=_in_views(base.data, sizes))
+    return base.chunk(dict(zip(variable.dims, sizes, strict=True)), name=name)
 
 
 def known_of_xarray(x: Any, field: str) -> SourceMetadata:

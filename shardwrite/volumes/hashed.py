@@ -74,7 +74,7 @@ from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_found
 from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, runs_on
-from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, intent_of
+from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, digest_of, intent_of
 from shardwrite.runs.kept import FinishedArray, check_finished_array, check_kept
 from shardwrite.runs.result import WriteResult, finished
 from shardwrite.runs.session import Session
@@ -492,7 +492,7 @@ def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) ->
     )
     with holding(targets.spool):
         run = tidied_run(targets.spool)
-        is_other = run is not None and run.digest != intent_of(plan, "w-").digest
+        is_other = run is not None and run.digest != digest_of(plan, "w-")
     kept = _InShards(placed, bad.ranks)
     values = (
         _KeepEmptyChunksOf(only, kept) if options.planned.write_empty_chunks else ArrayChunks(only)

@@ -197,6 +197,52 @@ def test_keywords_of_zarr_that_are_refused_by_name(x, words, told, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_keywords_of_zarr_may_be_arrays_of_numpy_where_they_are_sequences(x, tmp_path):
+    arrays = {"shards": np.array([10, 12]), "chunks": np.array([5, 4], "u1")}
+    arrays |= {"dimension_names": np.array(["y", "x"])}
+    given = {**arrays, "shape": np.array(VALUES.shape)}
+    x.to_sharded_zarr(tmp_path / "a", zarr_array_kwargs=given)
+    x.to_sharded_zarr(tmp_path / "b", zarr_array_kwargs=arrays, shards=(10, 12), chunks=(5, 4))
+    x.to_sharded_zarr(tmp_path / "c", **arrays)
+    x.to_sharded_zarr(tmp_path / "c", mode="r+", **arrays)
+    documents = {(tmp_path / name / "zarr.json").read_text() for name in "abc"}
+    assert len(documents) == 1
+    made = zarr.open_array(tmp_path / "a")
+    assert (made.shards, made.chunks) == ((10, 12), (5, 4))
+    assert made.metadata.dimension_names == ("y", "x")
+    other = {"shape": np.array([3, 3])}
+    call = {"zarr_array_kwargs": other, **SIZES}
+    assert refused(lambda: x.to_sharded_zarr(tmp_path / "d", **call)) == "zarr_array_kwargs"
+    call = {"zarr_array_kwargs": arrays, "shards": (10, 24)}
+    assert refused(lambda: x.to_sharded_zarr(tmp_path / "d", **call)) == "zarr_array_kwargs"
+    assert refused(lambda: x.to_sharded_zarr(tmp_path / "a", region=..., **arrays)) == "shards"
+    for wrong in (np.array([[10, 12]]), np.array([10.0, 12.0]), np.array([10]), np.array([1, 0])):
+        assert refused(lambda wrong=wrong: x.to_sharded_zarr(tmp_path / "d", shards=wrong)) == (
+            "shards"
+        )
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("fill_value", "index_location", "shard_format", "chunk_key_encoding", "order", "format"),
+        *("zarr_format", "manifest", "name", "overwrite", "attributes", "compressors", "filters"),
+        *("serializer", "index_codecs"),
+    ],
+)
+def test_an_array_is_no_single_keyword_of_zarr(x, tmp_path, field):
+    several = np.array([1, 2])
+    words = {"zarr_array_kwargs": {field: several}}
+    assert refused(lambda: x.to_sharded_zarr(tmp_path / "x.zarr", **words)) == field
+    with pytest.raises(SpecError) as caught:
+        shardwrite.store([x], [tmp_path / "x.zarr"], **words)
+    assert caught.value.fields["field"] == field
+    if field not in ("name", "overwrite"):
+        assert refused(lambda: x.to_sharded_zarr(tmp_path / "x.zarr", **{field: several})) == field
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_region_takes_no_keywords_of_new_arrays(x, tmp_path):
     x.to_sharded_zarr(tmp_path / "x.zarr", **SIZES)
     call = {"region": np.s_[:5], "zarr_array_kwargs": {"fill_value": 3}}

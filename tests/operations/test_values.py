@@ -71,6 +71,28 @@ def test_dtypes(tmp_path, kind):
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
 
 
+def test_a_dtype_with_titles_is_refused_before_any_task(tmp_path):
+    """zarr would store a title as a field more, which no value has."""
+    titled = np.dtype([(("what it is", "a"), "<i4"), ("b", "<f8")])
+    for dtype in (titled, np.dtype([("in", titled, (2,)), ("c", "<i2")])):
+        for make in (
+            lambda dtype=dtype: shardwrite.to_sharded_zarr(np.zeros(12, dtype), tmp_path / "x"),
+            lambda dtype=dtype: shardwrite.create(tmp_path / "x", (12,), dtype, **GOOD),
+            lambda dtype=dtype: shardwrite.plan(da.zeros(12, dtype=dtype)),
+        ):
+            with pytest.raises(
+                shardwrite.SpecError, match="fields with titles have no stored form"
+            ) as caught:
+                make()
+            assert caught.value.fields["field"] == "dtype"
+    assert not list(tmp_path.iterdir())
+    plain = np.zeros(12, titled).astype([("a", "<i4"), ("b", "<f8")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shardwrite.to_sharded_zarr(plain, tmp_path / "x", **GOOD)
+    assert shardwrite.from_sharded_zarr(tmp_path / "x").dtype == plain.dtype
+
+
 @pytest.mark.compat
 @pytest.mark.parametrize("dtype", ["V4", [("a", "<i4"), ("b", "<f8")]], ids=["void", "structured"])
 def test_whoever_writes_what_zarr_may_not_read_is_warned(tmp_path, dtype):

@@ -89,6 +89,32 @@ def test_tasks_that_are_tuples_stay_as_they_are():
     assert computed(fused, [*tuples]) == computed(fused, keys) == [465, 1365]
 
 
+class CountedKey(str):
+    """A key that counts how often it is looked up."""
+
+    __slots__ = ()
+    n_hashed = 0
+
+    def __hash__(self):
+        CountedKey.n_hashed += 1
+        return super().__hash__()
+
+
+def test_each_layer_costs_the_same_however_many_there_are():
+    """A dataset has a layer for each variable; some tasks are such that dask searches in them."""
+
+    def n_hashed(n_layers):
+        layers = {f"x-{n}": {CountedKey(f"x-{n}"): (abs, -n)} for n in range(n_layers)}
+        graph = dask.highlevelgraph.HighLevelGraph(layers, {name: set() for name in layers})
+        keys = [key for layer in layers.values() for key in layer]
+        CountedKey.n_hashed = 0
+        fused = fuse_source(graph, keys)
+        assert computed(fused, keys) == [*range(n_layers)]
+        return CountedKey.n_hashed
+
+    assert n_hashed(200) < 3 * n_hashed(100)
+
+
 def test_what_is_cut_is_sent_without_the_rest_of_its_chunk():
     """A large chunk that two tasks cut stays where it is, and a small one is cheaper to send."""
     for n, is_cut_first in (2**10, False), (2**18, True):
