@@ -18,15 +18,17 @@ from pathlib import Path
 
 from benchmarks.aims import aims_markdown
 from benchmarks.bars import bars
+from benchmarks.lines import lines, rates_of
 from benchmarks.measure import machine, versions
 from benchmarks.questions import EQUAL, MEASUREMENTS, QUESTIONS, WHY_MISSED, Measurement, Question
-from benchmarks.results import Results, numbers_of, report_of
+from benchmarks.results import RATE, Results, numbers_of, report_of
 from tests.commits import n_changes
 
 __all__ = ["check", "main", "measure", "page"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _OUTPUT = _ROOT / "docs" / "figures.md"
+_SIDE = "side-by-side"  # the measurement that other pages show, too
 _AIMS = "aims.txt"  # a table, made from single repeats
 MOST_CHANGES = 100
 _HEAD = """# Figures
@@ -169,6 +171,8 @@ def page(output: Path) -> None:
     if (directory / _AIMS).exists():
         parts.append(_aims((directory / _AIMS).read_text()))
     parts.append(_circumstances(stored))
+    if _SIDE in stored and (rates := rates_of(stored[_SIDE].values(RATE))):
+        (directory / f"{_SIDE}.svg").write_text(lines(rates, "Throughput by size of inner chunks"))
     output.write_text("\n".join(parts))
 
 
@@ -181,7 +185,7 @@ def _missed(aims: str) -> Iterator[tuple[str, str]]:
 
 
 def _aims(aims: str) -> str:
-    lines = ["## What is aimed at", "", "Of the measurement side-by-side:", "", aims]
+    lines = ["## What is aimed at", "", f"Of the measurement {_SIDE}:", "", aims]
     lines += [f"- **{aim}**. {why or 'Nobody has said why'}." for aim, why in _missed(aims)]
     return "\n".join([*lines, ""])
 
@@ -291,7 +295,7 @@ def main() -> None:
             results = measure(name, MEASUREMENTS[name], places, tiny=options.tiny)
             directory = options.output.with_suffix("")
             results.write(directory / f"{name}.csv")
-            if name == "side-by-side":
+            if name == _SIDE:
                 (directory / _AIMS).write_text(aims_markdown(report_of(results)).lstrip())
             print(f"{name}: {results.facts['seconds']} s", flush=True)
     page(options.output)

@@ -19,7 +19,7 @@ import zarr
 from forks import python
 
 import shardwrite
-from benchmarks.results import Results
+from benchmarks.results import Number, Results
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -138,9 +138,28 @@ def test_the_readmes_three_lines_lose_values_with_dask_alone_and_not_with_the_pa
 def test_the_committed_pictures_are_those_that_are_drawn():
     pictures = runpy.run_path(str(DOCS / "pictures.py"))
     assert (DOCS / "pictures" / "overview.svg").read_text() == pictures["overview"]()
-    chart = pictures["chart"](pictures["FIGURES"].read_text())
-    assert (DOCS / "pictures" / "chart.svg").read_text() == chart
+    chart = pictures["chart"](pictures["FIGURES"])
+    assert (DOCS / "pictures" / "chart.svg").read_text() == chart, "python docs/pictures.py"
     assert (DOCS / "pictures" / "reads.svg").read_text() == pictures["reads"]()
+
+
+def test_the_chart_has_a_dataset_once_it_was_measured(tmp_path):
+    pictures = runpy.run_path(str(DOCS / "pictures.py"))
+    (tmp_path / "side-by-side.csv").write_bytes(
+        (DOCS / "figures" / "side-by-side.csv").read_bytes()
+    )
+    assert "xarray" not in pictures["chart"](tmp_path)
+    names = ("shardwrite", "xarray", "xarray-zarrs")
+    units = ("seconds", "MiB above idle")
+    numbers = [Number("one-step-zstd", name, unit, 7.25) for name in names for unit in units]
+    Results({"commit": "1234567"}, numbers).write(tmp_path / "datasets.csv")
+    chart = pictures["chart"](tmp_path)
+    assert [chart.count(f">{name}<") for name in ("xarray", "xarray-zarrs", "7.2", "7")] == [
+        1,
+        1,
+        3,
+        3,
+    ]
 
 
 def test_the_chart_names_the_commit_of_its_figures():
