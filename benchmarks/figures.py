@@ -244,9 +244,8 @@ def _section(name: str, question: Question, results: Results | None, directory: 
         lines.append("")
     changes = n_changes(results.commit.rstrip("+"), *_of(measurement))
     since = "An unknown number of" if changes is None else f"{changes:,}"
-    what = ", ".join(measurement.of) or "the package"
     when = f"measured at the commit {results.commit} on {results.facts['date']}"
-    between = f"{since} changes of {what} came between it and this page"
+    between = f"{since} changes of what it measures came since"
     lines += [f"[Numbers]({directory.name}/{question.of}.csv), {when}. {between}.", ""]
     return "\n".join(lines)
 

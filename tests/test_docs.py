@@ -27,6 +27,7 @@ EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITHOUT_EXAMPLES = {
     *("contributing.md", "faq.md", "glossary.md", "reference/api.md", "speed.md"),
     *("reliability-measured.md", "buckets-state.md", "howto/icechunk.md"),
+    "reference/run-state.md",
     "coming-from/iohub.md",  # its examples run in tests/neighbours
     *(f"{folder}/README.md" for folder in ("coming-from", "howto", "reference")),
     *(f"design/{page.name}" for page in (DOCS / "design").glob("*.md")),
