@@ -13,6 +13,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import click
 import dask
 import pytest
 import zarr
@@ -20,6 +21,7 @@ from forks import python
 
 import shardwrite
 from benchmarks.results import Number, Results
+from shardwrite.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -196,6 +198,36 @@ def test_the_menu_is_short_and_leads_to_every_page():
     }
     assert {*DOCS.rglob("*.md")} <= reached | linked
     assert all(page.is_file() or str(page.relative_to(DOCS)) in made for page in linked | reached)
+
+
+def shown_commands(text):
+    """Words after ``shardwrite`` in code, command by command; continued lines are one."""
+    text = text.replace("\\\n", " ")
+    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [*fenced.splitlines(), *re.findall(r"^    .+$", rest, re.MULTILINE)]
+    lines += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
+    for line in lines:
+        for words in re.findall(r"(?:^|[|&;(] *| )shardwrite ((?:[a-z-]+ ?)[^|&;>#`]*)", line):
+            yield words.split()
+
+
+def test_every_command_and_option_that_a_page_shows_exists():
+    context, n_shown = click.Context(main, info_name="shardwrite"), 0
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        for words in shown_commands(page.read_text()):
+            if words[0] in ("--help", "--version", "import", "negative"):
+                continue  # the last is an example of another package
+            command, known, n_shown = main, {"--help"}, n_shown + 1
+            while words and isinstance(command, click.Group):
+                below = command.get_command(context, words[0])
+                assert below is not None, (str(page), words)
+                command, words = below, words[1:]
+                known |= {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+            own = words[: words.index("--")] if "--" in words else words
+            options = {word.partition("=")[0].rstrip(".,)") for word in own if word[:2] == "--"}
+            assert options <= known, (str(page), words)
+    assert n_shown > 100
 
 
 def test_no_page_is_long():
