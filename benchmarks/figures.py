@@ -37,8 +37,8 @@ Each figure answers one question. One command measures all of them, and makes th
 
     python -m benchmarks.figures --memory /dev/shm/shardwrite --disk /path/on/a/disk
 
-It takes about 40 minutes on two cores. With `--only`, it measures some of them, and
-`python -m benchmarks.figures page` makes the page of what is stored. You can also run each command
+The [last section](#machine-and-versions) says how long that took. With `--only`, it measures some of
+them, and `python -m benchmarks.figures page` makes the page of what is stored. You can also run each command
 by itself; `MEMORY`, `DISK` and `SCRATCH` stand for directories. This is one of the small ones:
 
 ```bash

@@ -14,9 +14,9 @@ __all__ = ["Rates", "lines", "rates_of"]
 Rates = Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
 """For each codec and contestant: sides of inner chunks in elements, and decoded MB/s."""
 
-_WIDTH, _LEFT, _PANEL_WIDTH, _PANEL_HEIGHT = 520, 44, 196, 168
-_COLUMNS, _BETWEEN, _HEAD, _ROW = 2, 54, 30, 238  # panels in a row, and pixels around them
-_LEGEND_COLUMNS, _LEGEND_STEP = (14, 190, 350), 22
+_WIDTH, _LEFT, _PANEL_WIDTH, _PANEL_HEIGHT = 400, 46, 140, 160
+_COLUMNS, _BETWEEN, _HEAD, _ROW = 2, 54, 32, 222  # panels in a row, and pixels around them
+_LEGEND_COLUMNS, _LEGEND_STEP = (14, 180), 22
 # Okabe and Ito, 2008: readers of all kinds of colour vision tell these apart; shapes help in print
 _COLOURS = {
     "shardwrite": ("#0072b2", "#56b4e9"),
@@ -135,7 +135,7 @@ def lines(rates: Rates, title: str) -> str:
         shown = {"none": "not compressed"}.get(codec, codec)
         parts.append(f'<text class="case" x="{left}" y="{top - 8}">{escape(shown)}</text>')
         parts += _panel(own, names, sides, ends, (left, top))
-    y += math.ceil(len(panels) / _COLUMNS) * _ROW - 30
+    y += math.ceil(len(panels) / _COLUMNS) * _ROW - 18
     axis = "size of an inner chunk, in elements"
     parts.append(f'<text class="unit" x="{_LEFT}" y="{y}">{axis}</text>')
     height, body = y + 10, "\n".join(parts)
