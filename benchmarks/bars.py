@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["bars"]
+__all__ = ["SHADES", "bars"]
 
 _LEFT, _ROOM, _WIDTH, _STEP, _BAR, _GAP = 250, 330, 660, 17, 13, 26
-_STYLE = """
+SHADES = """
   text { font: 12.5px sans-serif; fill: #24292f }
   .page { fill: #ffffff; stroke: #d0d7de }
   .case { font-weight: bold }
@@ -23,6 +23,7 @@ _STYLE = """
     .ours { fill: #56b4e9 }
     .other { fill: #6e7781 }
   }"""
+"""Of texts, the page and bars, in light and in dark mode."""
 
 
 def _shown(value: float) -> str:
@@ -81,6 +82,6 @@ def bars(
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        f'role="img" aria-label="{escape(title)}">\n<style>{_STYLE}\n</style>\n'
+        f'role="img" aria-label="{escape(title)}">\n<style>{SHADES}\n</style>\n'
         f'<rect class="page" x=".5" y=".5" width="{_WIDTH - 1}" height="{height - 1}" rx="6"/>\n{body}\n</svg>\n'
     )

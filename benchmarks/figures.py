@@ -18,15 +18,17 @@ from pathlib import Path
 
 from benchmarks.aims import aims_markdown
 from benchmarks.bars import bars
+from benchmarks.lines import lines, rates_of
 from benchmarks.measure import machine, versions
 from benchmarks.questions import EQUAL, MEASUREMENTS, QUESTIONS, WHY_MISSED, Measurement, Question
-from benchmarks.results import Results, numbers_of, report_of
+from benchmarks.results import RATE, Results, numbers_of, report_of
 from tests.commits import n_changes
 
 __all__ = ["check", "main", "measure", "page"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _OUTPUT = _ROOT / "docs" / "figures.md"
+_SIDE = "side-by-side"  # the measurement that other pages show, too
 _AIMS = "aims.txt"  # a table, made from single repeats
 MOST_CHANGES = 100
 _HEAD = """# Figures
@@ -35,8 +37,8 @@ Each figure answers one question. One command measures all of them, and makes th
 
     python -m benchmarks.figures --memory /dev/shm/shardwrite --disk /path/on/a/disk
 
-It takes about 40 minutes on two cores. With `--only`, it measures some of them, and
-`python -m benchmarks.figures page` makes the page of what is stored. You can also run each command
+The [last section](#machine-and-versions) says how long that took. With `--only`, it measures some of
+them, and `python -m benchmarks.figures page` makes the page of what is stored. You can also run each command
 by itself; `MEMORY`, `DISK` and `SCRATCH` stand for directories. This is one of the small ones:
 
 ```bash
@@ -169,6 +171,8 @@ def page(output: Path) -> None:
     if (directory / _AIMS).exists():
         parts.append(_aims((directory / _AIMS).read_text()))
     parts.append(_circumstances(stored))
+    if _SIDE in stored and (rates := rates_of(stored[_SIDE].values(RATE))):
+        (directory / f"{_SIDE}.svg").write_text(lines(rates, "Throughput by size of inner chunks"))
     output.write_text("\n".join(parts))
 
 
@@ -181,7 +185,7 @@ def _missed(aims: str) -> Iterator[tuple[str, str]]:
 
 
 def _aims(aims: str) -> str:
-    lines = ["## What is aimed at", "", "Of the measurement side-by-side:", "", aims]
+    lines = ["## What is aimed at", "", f"Of the measurement {_SIDE}:", "", aims]
     lines += [f"- **{aim}**. {why or 'Nobody has said why'}." for aim, why in _missed(aims)]
     return "\n".join([*lines, ""])
 
@@ -240,9 +244,8 @@ def _section(name: str, question: Question, results: Results | None, directory: 
         lines.append("")
     changes = n_changes(results.commit.rstrip("+"), *_of(measurement))
     since = "An unknown number of" if changes is None else f"{changes:,}"
-    what = ", ".join(measurement.of) or "the package"
     when = f"measured at the commit {results.commit} on {results.facts['date']}"
-    between = f"{since} changes of {what} came between it and this page"
+    between = f"{since} changes of what it measures came since"
     lines += [f"[Numbers]({directory.name}/{question.of}.csv), {when}. {between}.", ""]
     return "\n".join(lines)
 
@@ -291,7 +294,7 @@ def main() -> None:
             results = measure(name, MEASUREMENTS[name], places, tiny=options.tiny)
             directory = options.output.with_suffix("")
             results.write(directory / f"{name}.csv")
-            if name == "side-by-side":
+            if name == _SIDE:
                 (directory / _AIMS).write_text(aims_markdown(report_of(results)).lstrip())
             print(f"{name}: {results.facts['seconds']} s", flush=True)
     page(options.output)

@@ -207,6 +207,8 @@ class Question:
         Who is compared; nobody, if there is no peer.
     causes : mapping of str to str
         Why a peer is better, by the case.
+    cause : str
+        Why, in all other cases.
     """
 
     title: str
@@ -221,6 +223,7 @@ class Question:
     ours: tuple[str, ...] = ("shardwrite",)
     peers: tuple[str, ...] = ()
     causes: Mapping[str, str] = field(default_factory=dict)
+    cause: str = ""
 
     def shown(self, results: Results) -> dict[str, dict[str, float]]:
         """The values of the figure, by case and by whom."""
@@ -248,9 +251,10 @@ class Question:
             by = max(peers, key=lambda name: sign * peers[name])
             low, high = sorted((mine, peers[by]))
             if sign * (peers[by] - mine) > 0 and low < high * (1 - EQUAL):
-                yield Loss(case, mine, peers[by], by, self.causes.get(case, ""))
+                yield Loss(case, mine, peers[by], by, self.causes.get(case, self.cause))
 
 
+_VOLUMES = ("gzip", "raw", "segmentation", "png", "jpeg")
 _PEERS = ("dask+zarr-python", "dask+zarrs", "tensorstore")
 _EVERYBODY = ("shardwrite", *_PEERS, "bare-loop")
 _ALIGNED = tuple(f"{codec}-{inner}" for codec in CODECS for inner in (64, 32, 16))
@@ -265,8 +269,13 @@ _MANY = "Each shard passes dask, the journal and a rename, and tensorstore has n
 _GZIP = "gzip leaves memory in the allocator"
 _SYNC = "Each shard's directory is synced, too, before the shard counts as written"
 _OVERHEAD = "A run has a plan, a journal and a scheduler, and the bare loop has none"
+_RUN = "Beside the same data, a run writes a plan, a journal and a receipt"
+_HOLDS = "Each thread holds source chunks and two batches of 2 MiB, and encoded chunks wait for the rest of their shard"
 WHY_MISSED = {
     "aligned, over the best peer": "With zstd, all programs but dask with zarr-python wait for the same compressor",
+    "aligned, over the bare loop": _OVERHEAD,
+    "sparse, over the best peer": "All programs read every value to find the empty chunks",
+    "chunked by dask, over our own aligned case": "Chunks are cut, and pieces wait until their shards are complete",
     "chunked by dask, over the best peer that uses dask": "With zstd, all of them wait for the same compressor",
     "chunked by dask, over tensorstore, which does without dask": _NO_DASK,
     "many small shards, over tensorstore": _MANY,
@@ -286,6 +295,7 @@ QUESTIONS = {
         _EVERYBODY,
         is_log=True,
         peers=_PEERS,
+        cause=_RUN,
     ),
     "regrouped": Question(
         "How fast is it if chunks do not fit, or shards are small?",
@@ -304,6 +314,7 @@ QUESTIONS = {
             "two-workers": "tensorstore runs in one process, and sends nothing to workers",
             "many-shards": _MANY,
         },
+        cause=_RUN,
     ),
     "memory": Question(
         "How much memory does that take?",
@@ -323,6 +334,7 @@ QUESTIONS = {
             "unaligned": _WAIT,
             "many-shards": "Many small shards are encoded at a time, which is faster",
         },
+        cause=_HOLDS,
     ),
     "cold": Question(
         "How long does the first write of a process take?",
@@ -331,6 +343,7 @@ QUESTIONS = {
         "128 MiB from a file that is not in the page cache, into a disk, by a process that has written nothing before.",
         ("Cold: imports and reading the source are in the time.",),
         peers=_PEERS,
+        cause="shardwrite is imported beside dask and zarr-python, and makes a plan and a journal",
     ),
     "durability": Question(
         "What does durability cost on a disk?",
@@ -410,9 +423,7 @@ QUESTIONS = {
         is_log=True,
         ours=("taken",),
         peers=("numcodecs", "numcodecs.Blosc", "zlib", "ISA-L", "zlib-ng"),
-        causes={
-            "gzip, level 1, 16³": "It is the same library. The call passes a table of codecs first"
-        },
+        cause="It is the same library, or one that compresses less. The call passes a table of codecs first",
     ),
     "update": Question(
         "How long does it take to change one inner chunk of a large shard?",
@@ -432,6 +443,7 @@ QUESTIONS = {
             for arguments in ("", "in_place=True")
         ),
         peers=("zarr-python", "tensorstore"),
+        cause="shardwrite also keeps what it needs to undo a change that was interrupted",
     ),
     "verify": Question(
         "How long does verifying take?",
@@ -443,9 +455,7 @@ QUESTIONS = {
         more_is_better=False,
         ours=("shardwrite verify --deep",),
         peers=("zarr-python reads all", "tensorstore reads all"),
-        causes={
-            "many-shards": "It also compares the list of files and the index of each shard with the receipt"
-        },
+        cause="It also compares the list of files and the index of each shard with the receipt",
     ),
     "stream": Question(
         "How fast does it take the slices of an instrument?",
@@ -454,6 +464,8 @@ QUESTIONS = {
         "Slices of 8.4 MB, one by one. `bare` is one thread that writes the same bytes from one buffer.",
         ("Warm.",),
         peers=("tensorstore",),
+        causes={"zstd": "Both wait for the same compressor"},
+        cause="The writer copies each slice before the call returns",
     ),
     "first-call": Question(
         "What does the start of a process cost?",
@@ -476,6 +488,8 @@ QUESTIONS = {
         is_log=True,
         more_is_better=False,
         peers=("tensorstore", "cloud-volume"),
+        causes=dict.fromkeys((f"write, {case}" for case in _VOLUMES), _RUN),
+        cause="Each chunk passes several calls of Python before its decoder",
     ),
     "datasets": Question(
         "How fast is a whole dataset of xarray?",
@@ -489,10 +503,7 @@ QUESTIONS = {
             "Reading the source is in the time. It has no codec, and xarray-zarrs reads it by zarrs.",
         ),
         peers=("xarray", "xarray-zarrs"),
-        causes=dict.fromkeys(
-            (f"{case}-zstd{state}" for case in ("aligned", "one-step") for state in ("", ", cold")),
-            "With zstd, all of them wait for the same compressor",
-        ),
+        cause=_RUN,
     ),
     "refusals": Question(
         "How long does a mistake wait for its message?",

@@ -23,8 +23,8 @@ from benchmarks.aims import aims_markdown, memory_markdown
 from benchmarks.cases import SCALES, Case, select
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.data import ensure_source
+from benchmarks.lines import lines, rates_of
 from benchmarks.measure import machine, versions
-from benchmarks.plots import plot_chunk_sizes
 from benchmarks.report import Report, cell_text
 from tests.commits import checked_out
 
@@ -220,7 +220,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for all raw figures")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
     parser.add_argument(
-        "--plot", type=Path, help="file for a plot of throughput against the size of inner chunks"
+        "--plot", type=Path, help="SVG file for throughput against the size of inner chunks"
     )
     options = parser.parse_args()
     try:
@@ -246,7 +246,10 @@ def main() -> int:
             f"{report.to_markdown()}{aims_markdown(report)}{memory_markdown(report)}"
         )
     if options.plot:
-        plot_chunk_sizes(report, options.plot)
+        values = {
+            case: {name: row.rate(name) for name in row.raw} for case, row in report.rows.items()
+        }
+        options.plot.write_text(lines(rates_of(values), "Throughput by size of inner chunks"))
     return int(report.failed)
 
 

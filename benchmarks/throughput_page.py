@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import html
+import importlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-from benchmarks.plots import figure_of, label_ends, style_of
 
 __all__ = ["PLOTS", "with_efficiency", "write_page"]
 
@@ -37,6 +36,50 @@ _MEDIANS = (
 _STYLE = """body{font:15px/1.5 sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}img{max-width:36rem;width:100%}
 table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid #ccc;text-align:right}
 td:first-child,th:first-child{text-align:left}"""
+
+# Okabe and Ito, 2008: readers of all kinds of colour vision tell these apart; markers help in print
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
+_MARKERS = "osD^vPX"
+_LINE_HEIGHT = 1.25  # of the distance between labels, in heights of their text
+
+
+def _figure(width: float, height: float) -> Any:
+    """An empty figure of a size in inches; it needs no display."""
+    figure: Any = importlib.import_module("matplotlib.figure").Figure
+    return figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _style_of(number: int) -> dict[str, Any]:
+    """Colour, marker and line of a series."""
+    k = number % len(_COLOURS)
+    return {"color": _COLOURS[k], "marker": _MARKERS[k], "markersize": 4.5, "linewidth": 1.6}
+
+
+def _label_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]], size: float = 8) -> None:
+    """Write the name of each line at its end, in its colour, so that no two names overlap."""
+    figure = axes.figure
+    figure.draw_without_rendering()
+    to_pixels = axes.transData
+    least = size * _LINE_HEIGHT * figure.dpi / 72
+    places = sorted((to_pixels.transform((x, y))[1], name) for name, (x, y, _) in ends.items())
+    heights: list[float] = []
+    for height, _ in places:
+        heights.append(max(height, heights[-1] + least) if heights else height)
+    # what was pushed up lies too high on average
+    over = sum(h - p for h, (p, _) in zip(heights, places, strict=True)) / max(1, len(places))
+    for height, (_, name) in zip(heights, places, strict=True):
+        x, y, colour = ends[name]
+        moved = (height - over - to_pixels.transform((x, y))[1]) * 72 / figure.dpi
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(8, moved),
+            textcoords="offset points",
+            va="center",
+            fontsize=size,
+            color=colour,
+            annotation_clip=False,
+        )
 
 
 def _label(line: Line) -> str:
@@ -120,7 +163,7 @@ PLOTS: dict[str, tuple[str, Callable[[Line], float]]] = {
 
 def _plot(name: str, points: Sequence[Line]) -> bytes:
     """One plot over the number of threads, as PNG."""
-    figure = figure_of(7.6, 4.2)
+    figure = _figure(7.6, 4.2)
     axes = figure.subplots()
     title, value = PLOTS[name]
     ends = {}
@@ -128,7 +171,7 @@ def _plot(name: str, points: Sequence[Line]) -> bytes:
         own = [point for point in points if point["series"] == series]
         threads = [point["n_threads"] for point in own]
         values = [value(point) for point in own]
-        style = style_of(number)
+        style = _style_of(number)
         axes.plot(threads, values, **style)
         ends[f"{own[0]['scaling']}, {own[0]['label']}"] = (threads[-1], values[-1], style["color"])
         if name == "latency":
@@ -141,7 +184,7 @@ def _plot(name: str, points: Sequence[Line]) -> bytes:
     axes.set_xticks(sorted({point["n_threads"] for point in points}))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
-    label_ends(axes, ends, 7)
+    _label_ends(axes, ends, 7)
     written = io.BytesIO()
     figure.savefig(written, format="png")
     return written.getvalue()

@@ -1,7 +1,7 @@
 """Draw the overview and the chart of the README and the site: ``python docs/pictures.py``.
 
 So are the reads of three designs. All are text, so they are committed and compared in the tests.
-The chart shows what `docs/figures/side-by-side.csv` says. The pictures of the gallery come from
+The chart shows what the files in `docs/figures` say. The pictures of the gallery come from
 real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because they
 need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The page
 with the quick start is that of ``build/site``, so run `make docs` first. Each screenshot holds the
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import median
@@ -107,14 +107,42 @@ def overview() -> str:
     )
 
 
-FIGURES = Path(__file__).resolve().parent / "figures" / "side-by-side.csv"
-_CONTESTANTS = ("shardwrite", "dask+zarr-python", "dask+zarrs", "tensorstore")
+FIGURES = Path(__file__).resolve().parent / "figures"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One group of bars in the chart, drawn if its measurement is stored.
+
+    Attributes
+    ----------
+    of, case : str
+        The measurement, a file in `FIGURES`, and which of its cases.
+    title : str
+        What is written.
+    contestants : tuple of str
+        Who writes it.
+    """
+
+    of: str
+    case: str
+    title: str
+    contestants: tuple[str, ...]
+
+
+_PEERS = ("shardwrite", "dask+zarr-python", "dask+zarrs", "tensorstore")
 _JOBS = (
-    ("small-blocks", "Dask chunks of 64³ become shards of 256³"),
-    ("slabs", "Slices become shards of 256³"),
+    Job("side-by-side", "small-blocks", "1 GiB: dask chunks of 64³ become shards of 256³", _PEERS),
+    Job("side-by-side", "slabs", "1 GiB: slices become shards of 256³", _PEERS),
+    Job(
+        "datasets",
+        "one-step-zstd",
+        "1 GB: an xarray dataset in single steps becomes shards of 48",
+        ("shardwrite", "xarray", "xarray-zarrs"),
+    ),
 )
-_DECODED_MB = 2**30 / 1e6  # of each job
-_BAR, _STEP, _JOB_HEIGHT = 16, 22, 150
+_DECODED_MB = 2**30 / 1e6  # of each job whose seconds are not stored
+_BAR, _STEP = 16, 22
 _PANELS = ((140, 120, "seconds"), (330, 120, "memory, MiB"))  # left side, width, unit
 _STYLE_OF_CHART = """
   text { font: 13px sans-serif; fill: #24292f }
@@ -132,45 +160,50 @@ _STYLE_OF_CHART = """
   }"""
 
 
-def measured(numbers: str, case: str) -> dict[str, tuple[float, float]]:
+def measured(numbers: str, job: Job) -> dict[str, tuple[float, float]]:
     """Seconds and MiB of each contestant, medians of the repeats.
 
     Parameters
     ----------
     numbers : str
-        The CSV file of the comparison.
-    case : str
+        The CSV file of the measurement.
+    job : Job
         One of its cases.
     """
     lines = csv.DictReader(line for line in numbers.splitlines() if not line.startswith("#"))
-    rows = [row for row in lines if row["case"] == case]
-
-    def of(name: str, quantity: str) -> float:
-        which = [row for row in rows if (row["by"], row["quantity"]) == (name, quantity)]
-        return median(float(row["value"]) for row in which)
-
+    values: dict[tuple[str, str], list[float]] = {}
+    for row in lines:
+        if row["case"] == job.case:
+            values.setdefault((row["by"], row["quantity"]), []).append(float(row["value"]))
+    of = {key: median(repeats) for key, repeats in values.items()}
     return {
-        name: (_DECODED_MB / of(name, "MB/s"), of(name, "MiB above idle")) for name in _CONTESTANTS
+        name: (
+            of.get((name, "seconds")) or _DECODED_MB / of[name, "MB/s"],
+            of[name, "MiB above idle"],
+        )
+        for name in job.contestants
     }
 
 
-def chart(numbers: str) -> str:
-    """Draw how long two jobs take and how much memory they need, as SVG.
+def chart(figures: Path) -> str:
+    """Draw how long the jobs take and how much memory they need, as SVG.
 
     Parameters
     ----------
-    numbers : str
-        The CSV file of the comparison.
+    figures : Path
+        Directory of the CSV files. A job whose file is missing is left out.
     """
-    width, height = 520, len(_JOBS) * _JOB_HEIGHT + 6
-    parts = [f'<rect class="page" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>']
-    for number, (case, title) in enumerate(_JOBS):
-        values = measured(numbers, case)
-        top = number * _JOB_HEIGHT + 24
-        parts.append(_text(14, top, title, "title"))
+    files = {job.of: figures / f"{job.of}.csv" for job in _JOBS}
+    numbers = {name: path.read_text() for name, path in files.items() if path.exists()}
+    width, top, parts = 520, 24, []
+    for job in _JOBS:
+        if job.of not in numbers:
+            continue
+        values = measured(numbers[job.of], job)
+        parts.append(_text(14, top, job.title, "title"))
         for left, _, unit in _PANELS:
             parts.append(_text(left, top + 20, unit, "unit"))
-        for row, name in enumerate(_CONTESTANTS):
+        for row, name in enumerate(job.contestants):
             y = top + 28 + row * _STEP
             parts.append(_text(14, y + 13, name.replace("+", " + ")))
             kind = "ours" if name == "shardwrite" else "other"
@@ -181,10 +214,13 @@ def chart(numbers: str) -> str:
                 parts.append(f'<rect x="{left}" y="{y}" {bar}/>')
                 shown = f"{value:.0f}" if panel else f"{value:.1f}"
                 parts.append(_text(left + length + 5, y + 13, shown))
-    body = "\n".join(parts)
+        top += 62 + len(job.contestants) * _STEP
+    height = top - 18
+    page = f'<rect class="page" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="6"/>'
+    body = "\n".join([page, *parts])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" aria-label="Seconds and memory of two jobs">\n'
+        f'height="{height}" role="img" aria-label="Seconds and memory of some jobs">\n'
         f"<style>{_STYLE_OF_CHART}\n</style>\n{body}\n</svg>\n"
     )
 
@@ -466,5 +502,5 @@ if __name__ == "__main__":
         take_pages(SITE, PICTURES)
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "overview.svg").write_text(overview())
-    (PICTURES / "chart.svg").write_text(chart(FIGURES.read_text()))
+    (PICTURES / "chart.svg").write_text(chart(FIGURES))
     (PICTURES / "reads.svg").write_text(reads())

@@ -13,13 +13,15 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import click
 import dask
 import pytest
 import zarr
 from forks import python
 
 import shardwrite
-from benchmarks.results import Results
+from benchmarks.results import Number, Results
+from shardwrite.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -27,6 +29,7 @@ EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WITHOUT_EXAMPLES = {
     *("contributing.md", "faq.md", "glossary.md", "reference/api.md", "speed.md"),
     *("reliability-measured.md", "buckets-state.md", "howto/icechunk.md"),
+    "reference/run-state.md",
     "coming-from/iohub.md",  # its examples run in tests/neighbours
     *(f"{folder}/README.md" for folder in ("coming-from", "howto", "reference")),
     *(f"design/{page.name}" for page in (DOCS / "design").glob("*.md")),
@@ -138,9 +141,28 @@ def test_the_readmes_three_lines_lose_values_with_dask_alone_and_not_with_the_pa
 def test_the_committed_pictures_are_those_that_are_drawn():
     pictures = runpy.run_path(str(DOCS / "pictures.py"))
     assert (DOCS / "pictures" / "overview.svg").read_text() == pictures["overview"]()
-    chart = pictures["chart"](pictures["FIGURES"].read_text())
-    assert (DOCS / "pictures" / "chart.svg").read_text() == chart
+    chart = pictures["chart"](pictures["FIGURES"])
+    assert (DOCS / "pictures" / "chart.svg").read_text() == chart, "python docs/pictures.py"
     assert (DOCS / "pictures" / "reads.svg").read_text() == pictures["reads"]()
+
+
+def test_the_chart_has_a_dataset_once_it_was_measured(tmp_path):
+    pictures = runpy.run_path(str(DOCS / "pictures.py"))
+    (tmp_path / "side-by-side.csv").write_bytes(
+        (DOCS / "figures" / "side-by-side.csv").read_bytes()
+    )
+    assert "xarray" not in pictures["chart"](tmp_path)
+    names = ("shardwrite", "xarray", "xarray-zarrs")
+    units = ("seconds", "MiB above idle")
+    numbers = [Number("one-step-zstd", name, unit, 7.25) for name in names for unit in units]
+    Results({"commit": "1234567"}, numbers).write(tmp_path / "datasets.csv")
+    chart = pictures["chart"](tmp_path)
+    assert [chart.count(f">{name}<") for name in ("xarray", "xarray-zarrs", "7.2", "7")] == [
+        1,
+        1,
+        3,
+        3,
+    ]
 
 
 def test_the_chart_names_the_commit_of_its_figures():
@@ -176,6 +198,36 @@ def test_the_menu_is_short_and_leads_to_every_page():
     }
     assert {*DOCS.rglob("*.md")} <= reached | linked
     assert all(page.is_file() or str(page.relative_to(DOCS)) in made for page in linked | reached)
+
+
+def shown_commands(text):
+    """Words after ``shardwrite`` in code, command by command; continued lines are one."""
+    text = text.replace("\\\n", " ")
+    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [*fenced.splitlines(), *re.findall(r"^    .+$", rest, re.MULTILINE)]
+    lines += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
+    for line in lines:
+        for words in re.findall(r"(?:^|[|&;(] *| )shardwrite ((?:[a-z-]+ ?)[^|&;>#`]*)", line):
+            yield words.split()
+
+
+def test_every_command_and_option_that_a_page_shows_exists():
+    context, n_shown = click.Context(main, info_name="shardwrite"), 0
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        for words in shown_commands(page.read_text()):
+            if words[0] in ("--help", "--version", "import", "negative"):
+                continue  # the last is an example of another package
+            command, known, n_shown = main, {"--help"}, n_shown + 1
+            while words and isinstance(command, click.Group):
+                below = command.get_command(context, words[0])
+                assert below is not None, (str(page), words)
+                command, words = below, words[1:]
+                known |= {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+            own = words[: words.index("--")] if "--" in words else words
+            options = {word.partition("=")[0].rstrip(".,)") for word in own if word[:2] == "--"}
+            assert options <= known, (str(page), words)
+    assert n_shown > 100
 
 
 def test_no_page_is_long():

@@ -30,7 +30,12 @@ FACTS = {
 # Small runs of what these measure with are tested elsewhere, too.
 LEFT_OUT = ("bare-loop", "cold", "durability", "precomputed", "stream", "verify")
 QUESTION = replace(
-    QUESTIONS["aligned"], cases=(), names=(), peers=("tensorstore",), causes={"a": "It knows more"}
+    QUESTIONS["aligned"],
+    cases=(),
+    names=(),
+    peers=("tensorstore",),
+    causes={"a": "It knows more"},
+    cause="",
 )
 
 
@@ -221,6 +226,16 @@ def test_the_committed_page_is_made_of_what_is_stored(tmp_path):
     assert text(made) == text(committed), "python -m benchmarks.figures page"
     for path in made.with_suffix("").glob("*.svg"):
         assert path.read_bytes() == (committed.with_suffix("") / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", [name for name, one in QUESTIONS.items() if one.peers])
+def test_a_loss_of_any_case_has_a_cause(name):
+    """So that new numbers need no new text."""
+    question = QUESTIONS[name]
+    cases = question.cases or {**question.causes, "any other": ""}
+    if name in ("bare-loop", "durability"):  # all cases that they measure are named
+        cases = question.causes
+    assert [case for case in cases if not question.causes.get(case, question.cause)] == []
 
 
 def test_every_loss_and_missed_aim_that_is_stored_has_a_cause():

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from forks import python
@@ -18,11 +17,10 @@ from tiers import some
 from benchmarks.aims import aims_markdown, memory_markdown
 from benchmarks.cases import CASES, CODECS
 from benchmarks.codecs import IMPLEMENTATIONS, measure
-from benchmarks.plots import plot_chunk_sizes, rates_of
+from benchmarks.lines import lines, rates_of
 from benchmarks.questions import MEASUREMENTS
 from benchmarks.report import Report
 from benchmarks.results import Results
-from benchmarks.results import report_of as stored_report
 from benchmarks.scale import STEPS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -140,31 +138,37 @@ def test_who_is_slow_is_measured_once():
     assert not report.is_enough(CASES["slabs"], "shardwrite", None)
 
 
-@pytest.mark.long
-def test_the_plot_labels_each_line_and_has_plain_ticks(tmp_path):
+def test_the_lines_of_throughput_share_their_axes_and_fit_dark_pages():
+    names = ("shardwrite", "tensorstore", "bare-loop")
     rates = {
-        f"{codec}-{side}": {"shardwrite": 10 * side, "tensorstore": 10 * side + 1, "bare-loop": 99}
+        f"{codec}-{side}": dict(zip(names, (10 * side, 10 * side + 1, 99), strict=True))
         for codec in ("zstd", "lz4")
         for side in (16, 32, 64)
     }
-    with mpl.rc_context({"svg.fonttype": "none"}):
-        plot_chunk_sizes(report_of(rates), tmp_path / "plot.svg")
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "plot.svg").read_text())
-    for name in ("shardwrite", "tensorstore", "bare-loop", "zstd", "lz4", "16³", "64³"):
-        assert name in texts
-    assert {"100", "200", "500"} <= set(texts)
-    assert texts.count("200") == 1, "the panels share their axis"
-    ends = re.findall(
-        r"<text[^>]*rotate\(-?0 [\d.]+ ([\d.]+)\)[^>]*>(?:shardwrite|tensorstore)<",
-        (tmp_path / "plot.svg").read_text(),
-    )
-    first, second = map(float, ends)
-    assert abs(first - second) >= 8, "labels of lines that end together lie apart"
+    drawn = lines(rates_of(rates), "Title")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert [texts.count(name) for name in (*names, "zstd", "lz4", "64³", "100")] == [
+        1,
+        1,
+        1,
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert "prefers-color-scheme: dark" in drawn
+    ours = re.findall(r'<polyline class="line s0 thick" points="([^"]*)"', drawn)
+    heights = [[float(y) for y in re.findall(r",([\d.]+)", line)] for line in ours]
+    assert len(heights) == 3  # the legend, and a panel for each codec
+    assert heights[1] == heights[2]
+    first, second, third = heights[1]
+    assert first > second > third, "more is higher"
+    assert first - second == pytest.approx(second - third, abs=0.2), "the axis is logarithmic"
 
 
 def test_the_committed_picture_can_be_drawn_from_what_is_stored():
     stored = Results.read(ROOT / "docs" / "figures" / "side-by-side.csv")
-    rates = rates_of(stored_report(stored))
+    rates = rates_of(stored.values("MB/s"))
     assert set(rates) == set(CODECS)
     for own in rates.values():
         assert len(own) == 5
