@@ -131,7 +131,8 @@ def is_handed_over(run: Owner, target: Target) -> bool:
 def _is_new(run: Owner, place: Directory) -> bool:
     """Whether a run has written the array at a place, and has left its receipt there."""
     receipt = receipt_at(place)
-    return receipt is not None and receipt.names(run.run)
+    # Both are written together, so a power cut may have taken the document alone.
+    return receipt is not None and receipt.names(run.run) and place.has(DOCUMENT)
 
 
 def built_in(run: Owner, target: Target) -> Directory:
@@ -251,39 +252,50 @@ def hand_over(
     return is_withdrawn
 
 
-def give_name(
+def give_name_if_whole(
     run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
 ) -> bool:
-    """Let a new array have its name, where none stood; see `hand_over`.
+    """Let a new array have its name as `give_name` does, for a run that is over; see `hand_over`.
+
+    Nothing is done where the receipt is not there, or the array has its name.
+    """
+    new = run.path / NEW
+    is_due = is_there(new) and _is_new(run, Directory(new))
+    if is_due:
+        give_name(run, target, durability, withdraw)
+    above = target.directory.path.parent
+    if durability != "none" and is_there(above):  # also if another process was killed before
+        with as_store_error(str(above), "cannot make durable"):
+            fsync_directory(above)
+    return is_due and withdraw is not None
+
+
+def give_name(
+    run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
+) -> None:
+    """Let a new array whose receipt is there have its name, where none stood.
 
     One rename does so, and replaces nothing. What was built is gone then, so that no other process
-    does it again, and no task that comes late finds a path.
+    does it again, and no task that comes late finds a path. The caller syncs the directory.
 
-    - `withdraw`: takes what another array has left out of the metadata of groups above.
+    - `withdraw`: takes what another array has left out of the metadata of groups above. It is None
+      if this process has looked above another array in the same groups.
     """
     place, new = target.directory.path, run.path / NEW
-    is_withdrawn = False
     with as_store_error(str(place), "cannot give a new array the name"):
-        if is_there(new) and _is_new(run, Directory(new)):
-            try:
-                if withdraw is not None:
-                    check_target(target, "w-")
-                    withdraw()
-                    is_withdrawn = True
+        try:
+            if withdraw is not None and is_there(new):
+                check_target(target, "w-")
+                withdraw()
                 run.check_held()
                 make_directories(place.parent, durability)
-                rename_new(new, place)
-            except (SpecError, FileNotFoundError, FileExistsError) as error:
-                # Another process was first, or has ended the run, or somebody has put that there.
-                if not is_handed_over(run, target):
-                    if isinstance(error, FileExistsError):
-                        check_target(target, "w-", looks_above=False)
-                    raise
-            if durability != "none":
-                fsync_directory(run.path)
-        if durability != "none" and is_there(place.parent):
-            fsync_directory(place.parent)
-    return is_withdrawn
+            rename_new(new, place)
+        except (SpecError, FileNotFoundError, FileExistsError) as error:
+            # Another process was first, or has ended the run, or somebody has put that there.
+            if not is_handed_over(run, target):
+                if isinstance(error, FileExistsError):
+                    check_target(target, "w-", looks_above=False)
+                raise
 
 
 def rename_new(new: Path, place: Path) -> None:

@@ -262,7 +262,7 @@ def test_directories_above_the_root_are_looked_at_as_often_for_few_arrays_as_for
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 def test_one_new_array_is_looked_at_before_its_run_begins_and_once_after():
     try:
-        counted = calls.counted(calls.MANY, 1, "full")
+        counted = calls.counted(calls.MANY, 1, "full", "new")
     except RuntimeError as error:
         pytest.skip(f"strace may not trace here: {error}")
     assert sum(counted.values()) <= 325, counted
