@@ -743,7 +743,7 @@ class RunDirectory:
         return False
 
 
-_N_DOCUMENTS = 64  # that are written together
+_N_DOCUMENTS, _NBYTES_OF_DOCUMENTS = 64, 2**24  # that are written together, at most
 
 
 class Documents:
@@ -765,7 +765,7 @@ class Documents:
         key = run.shared, durability, driver
         _, files = self._waiting.setdefault(key, (run, []))
         files.append((cast("Directory", place).path / leaf, data))
-        if len(files) == _N_DOCUMENTS:
+        if len(files) == _N_DOCUMENTS or sum(len(d) for _, d in files) > _NBYTES_OF_DOCUMENTS:
             del self._waiting[key]
             run.write_files(files, durability, driver)
 

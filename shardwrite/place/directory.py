@@ -230,6 +230,15 @@ class Directory(Place):
         """See :meth:`Place.read`."""
         return read_file(self.path / leaf)
 
+    def read_if_there(self, leaf: str) -> bytes | None:
+        """See :meth:`Place.read_if_there`."""
+        try:
+            return self.read(leaf)
+        except StoreError:
+            if self.has(leaf):
+                raise
+            return None
+
     def write(
         self,
         leaf: str,

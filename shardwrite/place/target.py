@@ -21,7 +21,7 @@ from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import UPDATES, Place, hierarchy_document, shape_of
+from shardwrite.place.base import UPDATES, Place, hierarchy_document, node_at, shape_of
 from shardwrite.place.directory import Directory, states_around
 from shardwrite.place.seen import FEW, Seen
 from shardwrite.seams import REMEDY, needed, resolve
@@ -307,6 +307,14 @@ def document_if_there(place: Place) -> Any:
     """The same, or None if it is missing; see :attr:`Target.document_if_there`."""
     data = place.read(DOCUMENT)
     return None if data is None else parse_document(data, f"{place.label}/{DOCUMENT}")
+
+
+def array_at(place: Place) -> Any:
+    """Document of the array at a place, parsed; None if what stands there is no array."""
+    if isinstance(place, Directory):
+        kind, document = node_at(place.path)
+        return document if kind == "array" else None
+    return document_if_there(place) if place.kind() == "array" else None
 
 
 def resolve_target(
@@ -910,8 +918,11 @@ def _has_no_files(place: Place) -> bool:
     )
 
 
-def check_beside(target: Target) -> None:
-    """Check that the directory of the run state exists or can be made beside the array."""
+def check_beside(target: Target) -> bool:
+    """Check that the directory of the run state can be made beside the array, or is there.
+
+    - Returns: whether it is there.
+    """
     beside = target.beside
     mode = mode_of(beside, follow=False)
     if stat.S_ISLNK(mode):
@@ -928,6 +939,7 @@ def check_beside(target: Target) -> None:
             value=str(beside),
             remedy="move the file away",
         )
+    return mode != 0
 
 
 # ---- Unfinished work of wings beside an array, which the core knows by names of files alone

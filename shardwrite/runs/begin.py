@@ -265,6 +265,7 @@ def _begin_all(
                 restart=first.options.restart,
                 durability=first.durability,
                 free=free,
+                are_checked=True,
             )
             new += [run for run, is_new in directories if is_new][:1]
             for job, (directory, is_new) in zip(together, directories, strict=True):
