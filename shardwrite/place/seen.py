@@ -15,9 +15,9 @@ rules:
   names that version: the service refuses it if another one stands there, and then it is read anew.
 
 Only stores that compare versions remember (`CONDITIONAL`). In a directory the steps of a run may be
-those of several processes, and each of them reads what it goes by. While a call finds out where the
-arrays and their state lie, it looks once at what lies above several of them, and lists a directory
-in which it would look for many.
+those of several processes, and each of them reads what it goes by. While a call finds out where
+arrays and their state lie, it looks once at what lies above several of them. A directory in which
+it would look for many names is listed.
 """
 
 from __future__ import annotations
