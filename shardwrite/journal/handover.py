@@ -131,8 +131,15 @@ def is_handed_over(run: Owner, target: Target) -> bool:
 def _is_new(run: Owner, place: Directory) -> bool:
     """Whether a run has written the array at a place, and has left its receipt there."""
     receipt = receipt_at(place)
-    # Both are written together, so a power cut may have taken the document alone.
-    return receipt is not None and receipt.names(run.run) and place.has(DOCUMENT)
+    return receipt is not None and receipt.names(run.run)
+
+
+def _is_whole(run: Owner, place: Directory) -> bool:
+    """Whether an array that is built aside has its receipt, and its document, too.
+
+    Both are written together, so a power cut may have taken the document alone.
+    """
+    return _is_new(run, place) and place.has(DOCUMENT)
 
 
 def built_in(run: Owner, target: Target) -> Directory:
@@ -225,7 +232,7 @@ def hand_over(
     with as_store_error(str(place), "cannot exchange"):
         if not is_handed_over(run, target):
             with run.alone() as check:
-                if not _is_new(run, built_in(run, target)):
+                if not _is_whole(run, built_in(run, target)):
                     return False
                 if not is_there(run.path / OLD):
                     check_target(target, "w", looks_above=withdraw is not None)
@@ -260,33 +267,36 @@ def give_name_if_whole(
     Nothing is done where the receipt is not there, or the array has its name.
     """
     new = run.path / NEW
-    is_due = is_there(new) and _is_new(run, Directory(new))
-    if is_due:
-        give_name(run, target, durability, withdraw)
+    is_withdrawn = False
+    if is_there(new) and _is_whole(run, Directory(new)):
+        is_withdrawn = give_name(run, target, durability, withdraw)
     above = target.directory.path.parent
     if durability != "none" and is_there(above):  # also if another process was killed before
         with as_store_error(str(above), "cannot make durable"):
             fsync_directory(above)
-    return is_due and withdraw is not None
+    return is_withdrawn
 
 
 def give_name(
     run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
-) -> None:
+) -> bool:
     """Let a new array whose receipt is there have its name, where none stood.
 
     One rename does so, and replaces nothing. What was built is gone then, so that no other process
     does it again, and no task that comes late finds a path. The caller syncs the directory.
 
     - `withdraw`: takes what another array has left out of the metadata of groups above. It is None
-      if this process has looked above another array in the same groups.
+      if this process has done so with another array in the same groups.
+    - Returns: whether that was done now.
     """
     place, new = target.directory.path, run.path / NEW
+    is_withdrawn = False
     with as_store_error(str(place), "cannot give a new array the name"):
         try:
             if withdraw is not None and is_there(new):
                 check_target(target, "w-")
                 withdraw()
+                is_withdrawn = True
                 run.check_held()
                 make_directories(place.parent, durability)
             rename_new(new, place)
@@ -296,6 +306,7 @@ def give_name(
                 if isinstance(error, FileExistsError):
                     check_target(target, "w-", looks_above=False)
                 raise
+    return is_withdrawn
 
 
 def rename_new(new: Path, place: Path) -> None:

@@ -709,20 +709,23 @@ class RunDirectory:
         with self._told_of_takeover():
             close(self, durability)
 
-    def give_name(self, durability: str, driver: str, others: Sequence[Place] | None) -> None:
+    def give_name(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
         """Let an array that was built aside have its name, after this process wrote its receipt.
 
-        - `others`: more arrays of the run in the same groups, which get their names next; None if
-          this process has looked above them for another one.
-        - Raises RunEndedError if the run has ended meanwhile.
+        It takes `others`, and returns and raises, what `hand_over` does.
         """
         from shardwrite.journal.handover import give_name  # of such arrays
 
         if others is not None:
             self._check_current(driver)
-        with self._told_of_takeover():
-            leave = partial(self.withdraw, durability, driver, others=others or ())
-            give_name(self, self.target, durability, None if others is None else leave)
+        try:
+            with self._told_of_takeover():
+                leave = partial(self.withdraw, durability, driver, others=others or ())
+                return give_name(self, self.target, durability, None if others is None else leave)
+        except StoreError as error:
+            if error.errno == errno.ENOENT:
+                self._check_there("")
+            raise
 
     def hand_over(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
         """Let an array that was built aside take the place of the old one, after its receipt.

@@ -599,13 +599,13 @@ class Session:
         with self._publishing():
             self.directory.close(self.job.durability, self.driver)
 
-    def give_name(self, others: Sequence[Place] | None) -> None:
+    def give_name(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside have its name, where none stood.
 
-        It takes `others` as `RunDirectory.hand_over` does.
+        It takes `others`, and returns, what `RunDirectory.hand_over` does.
         """
         with self._publishing():
-            self.directory.give_name(self.job.durability, self.driver, others)
+            return self.directory.give_name(self.job.durability, self.driver, others)
 
     def hand_over(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside take the place of the old one.
@@ -953,12 +953,12 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
 def _give_names(arrays: Sequence[tuple[Session, Document]]) -> None:
     """Let arrays that were built aside, and replace none, have their names."""
     for each in _by_groups(arrays):
-        first, *others = [session for session, _ in each]
-        first.give_name([session.job.target.place for session in others])
-        for session in others:
-            session.give_name(None)
-        if first.job.durability != "none":
-            above = first.job.target.directory.path.parent
+        places = [session.job.target.place for session, _ in each]
+        took = False
+        for session, _ in each:
+            took = session.give_name(None if took else places) or took
+        if session.job.durability != "none":
+            above = session.job.target.directory.path.parent
             with as_store_error(str(above), "cannot make durable"):
                 fsync_directory(above)
 
