@@ -137,7 +137,7 @@ def test_there_is_one_run_for_all_variables(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
-@pytest.mark.parametrize(("is_append", "most"), [(False, 11), (True, 16)])
+@pytest.mark.parametrize(("is_append", "most"), [(False, 10.5), (True, 14.5)])
 def test_syncs_of_one_more_variable(tmp_path, monkeypatch, is_append, most):
     """Besides those of its shards: two of its documents in the store, and the rest for its plan.
 
