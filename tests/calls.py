@@ -6,13 +6,15 @@ array and on the state of the run are counted, such as open, write, close and re
 shards are taken from those for 600, so that what a run costs once is not counted. Shards have
 64 kB, and ten of them a directory, but for what a row says.
 
-The last rows say how many calls an array takes that is written with others by one call of `store`.
-Their values are all fill values, so that there are no shards. Calls for 10 arrays are taken from
-those for 40.
+The last rows say how many calls an array takes that is written with others by one call: a new one,
+also in a group that is there; one that the same call has written before; and a variable of a
+dataset that is appended to. Their values are all fill values, so that there are no shards. Calls
+for 10 arrays are taken from those for 40.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -46,13 +48,32 @@ with dask.config.set(scheduler="sync"):
 MANY = """
 import sys, dask, dask.array as da
 import shardwrite
-path, n_arrays, durability = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+path, n_arrays, durability, case = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 arrays = [da.zeros((32, 32), dtype="u2", chunks=-1) for _ in range(n_arrays)]
 names = [f"a{number}" for number in range(n_arrays)]
+if case == "in a group":
+    import zarr
+    zarr.create_group(path)
 with dask.config.set(scheduler="sync"):
-    shardwrite.store(
-        arrays, [path] * n_arrays, names=names, shards=32, chunks=16, durability=durability
+    for _ in range(2 if case == "again" else 1):
+        shardwrite.store(
+            arrays, [path] * n_arrays, names=names, shards=32, chunks=16, durability=durability,
+            source_id="x",
+        )
+"""
+APPEND = """
+import sys, dask, dask.array as da, xarray as xr
+import shardwrite
+path, n_arrays, durability, case = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+steps = xr.Dataset(
+    {f"a{n}": (("t", "x"), da.zeros((4, 32), dtype="u2", chunks=-1)) for n in range(n_arrays)}
+)
+with dask.config.set(scheduler="sync"):
+    shardwrite.write_dataset(
+        steps, path, shards={"t": 4, "x": 32}, chunks={"t": 4, "x": 16}, durability=durability
     )
+    if case == "append":
+        shardwrite.write_dataset(steps, path, append_dim="t", durability=durability)
 """
 ROWS = {
     "full": ("full", "tens"),
@@ -62,6 +83,16 @@ ROWS = {
     "none, a directory for each shard": ("none", "own"),
     "full, shards of 4 MiB": ("full", "tasks"),
     "none, shards of 4 MiB": ("none", "tasks"),
+}
+
+
+# Ways to write many arrays by one call, each with its program. If that calls twice, the second call
+# counts, and the second word is the way with the first call alone.
+CASES = {
+    "new": (MANY, ""),
+    "in a group": (MANY, ""),
+    "again": (MANY, "new"),
+    "append": (APPEND, "first"),
 }
 
 
@@ -93,9 +124,14 @@ def per_shard(row: str, root: Path = ROOT, n_few: int = 100, n_many: int = 600) 
     return _each(few, many, n_many - n_few)
 
 
-def per_array(durability: str, root: Path = ROOT) -> dict[str, float]:
-    """System calls for each array of a run on many, by name."""
-    few, many = (counted(MANY, n, durability, root=root) for n in (10, 40))
+def per_array(durability: str, case: str = "new", root: Path = ROOT) -> dict[str, float]:
+    """System calls for each array of a call on many, by name; see `CASES`."""
+    program, first = CASES[case]
+    words = [durability, case], [durability, first]
+    few, many = (counted(program, n, *words[0], root=root) for n in (10, 40))
+    if first:  # a call that comes before the one that is counted
+        few.subtract(counted(program, 10, *words[1], root=root))
+        many.subtract(counted(program, 40, *words[1], root=root))
     return _each(few, many, 30)
 
 
@@ -110,7 +146,10 @@ def main() -> None:
     with tree_of(chosen.commit) as root:
         rows: dict[str, Callable[[], dict[str, float]]] = {
             **{row: partial(per_shard, row, root) for row in ROWS},
-            **{f"{level}, an array": partial(per_array, level, root) for level in ("full", "none")},
+            **{
+                f"{level}, an array, {case}": partial(per_array, level, case, root)
+                for case, level in itertools.product(CASES, ("full", "none"))
+            },
         }
         for row, count in rows.items():
             calls = count()

@@ -605,6 +605,7 @@ STEPS = {
     "sweep what is left": "journal.replay:remove_state",
     "look for missing shards": "runs.session:Session.check_whole",
     "publish the array": "runs.session:Session.publish",
+    "look whether a run goes on": "journal.rundir:RunDirectory._check_current",
     "write a document": "place.directory:Directory.write",
     "tell the groups above": "journal.rundir:consolidate",
     "list arrays again": "journal.rundir:list_again",

@@ -287,9 +287,7 @@ def has_receipt(run: RunDirectory) -> bool:
 def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:
     """The run that ``plan.json`` names, even if it has ended, or None where there is no plan."""
     path = target.run_path / "plan.json"
-    if seen is None:
-        require_trusted(target)
-    elif path not in seen:
+    if path not in (require_trusted(target) if seen is None else seen):
         return None  # there was no plan when the state was checked
     data = read_file(path)
     if data is None:
@@ -398,17 +396,19 @@ def begin_runs(
     restart: bool,
     durability: str,
     free: Collection[Target] = frozenset(),
+    are_checked: bool = False,
 ) -> list[tuple[RunDirectory, bool]]:
     """Take steps 1 and 2: begin one run for all arrays that no run writes yet, and find the others.
 
     - `free`: targets where nothing stood a moment ago, and what lies above was looked at. Once
       their plans are linked, each of them is looked at again.
+    - `are_checked`: whether the caller has just looked what lies around the others.
     - Returns: for each array its run, and whether that is new.
     """
     firsts = firsts_of(request.target for request in requests if request.target not in free)
     for request in requests:
         check_held(request.target, makes_array=request.intent.makes_array)
-        if request.target not in free:
+        if request.target not in free and not are_checked:
             check_surroundings(request.target, looks_above=request.target in firsts)
     begun: dict[Target, tuple[RunDirectory, bool]] = {}
     names = [request.target.name for request in requests]

@@ -134,6 +134,14 @@ def _is_new(run: Owner, place: Directory) -> bool:
     return receipt is not None and receipt.names(run.run)
 
 
+def _is_whole(run: Owner, place: Directory) -> bool:
+    """Whether an array that is built aside has its receipt, and its document, too.
+
+    Both are written together, so a power cut may have taken the document alone.
+    """
+    return _is_new(run, place) and place.has(DOCUMENT)
+
+
 def built_in(run: Owner, target: Target) -> Directory:
     """Place of the new array: in the directory of the run until it is handed over."""
     new = run.path / NEW
@@ -224,7 +232,7 @@ def hand_over(
     with as_store_error(str(place), "cannot exchange"):
         if not is_handed_over(run, target):
             with run.alone() as check:
-                if not _is_new(run, built_in(run, target)):
+                if not _is_whole(run, built_in(run, target)):
                     return False
                 if not is_there(run.path / OLD):
                     check_target(target, "w", looks_above=withdraw is not None)
@@ -251,38 +259,53 @@ def hand_over(
     return is_withdrawn
 
 
+def give_name_if_whole(
+    run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
+) -> bool:
+    """Let a new array have its name as `give_name` does, for a run that is over; see `hand_over`.
+
+    Nothing is done where the receipt is not there, or the array has its name.
+    """
+    new = run.path / NEW
+    is_withdrawn = False
+    if is_there(new) and _is_whole(run, Directory(new)):
+        is_withdrawn = give_name(run, target, durability, withdraw)
+    above = target.directory.path.parent
+    if durability != "none" and is_there(above):  # also if another process was killed before
+        with as_store_error(str(above), "cannot make durable"):
+            fsync_directory(above)
+    return is_withdrawn
+
+
 def give_name(
     run: Owner, target: Target, durability: str, withdraw: Callable[[], object] | None
 ) -> bool:
-    """Let a new array have its name, where none stood; see `hand_over`.
+    """Let a new array whose receipt is there have its name, where none stood.
 
     One rename does so, and replaces nothing. What was built is gone then, so that no other process
-    does it again, and no task that comes late finds a path.
+    does it again, and no task that comes late finds a path. The caller syncs the directory.
 
-    - `withdraw`: takes what another array has left out of the metadata of groups above.
+    - `withdraw`: takes what another array has left out of the metadata of groups above. It is None
+      if this process has done so with another array in the same groups.
+    - Returns: whether that was done now.
     """
     place, new = target.directory.path, run.path / NEW
     is_withdrawn = False
     with as_store_error(str(place), "cannot give a new array the name"):
-        if is_there(new) and _is_new(run, Directory(new)):
-            try:
-                if withdraw is not None:
-                    check_target(target, "w-")
-                    withdraw()
-                    is_withdrawn = True
+        try:
+            if withdraw is not None and is_there(new):
+                check_target(target, "w-")
+                withdraw()
+                is_withdrawn = True
                 run.check_held()
                 make_directories(place.parent, durability)
-                rename_new(new, place)
-            except (SpecError, FileNotFoundError, FileExistsError) as error:
-                # Another process was first, or has ended the run, or somebody has put that there.
-                if not is_handed_over(run, target):
-                    if isinstance(error, FileExistsError):
-                        check_target(target, "w-", looks_above=False)
-                    raise
-            if durability != "none":
-                fsync_directory(run.path)
-        if durability != "none" and is_there(place.parent):
-            fsync_directory(place.parent)
+            rename_new(new, place)
+        except (SpecError, FileNotFoundError, FileExistsError) as error:
+            # Another process was first, or has ended the run, or somebody has put that there.
+            if not is_handed_over(run, target):
+                if isinstance(error, FileExistsError):
+                    check_target(target, "w-", looks_above=False)
+                raise
     return is_withdrawn
 
 

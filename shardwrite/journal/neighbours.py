@@ -290,6 +290,7 @@ def begin_beside(
     restart: bool,
     durability: str,
     free: Collection[Target] = frozenset(),
+    are_checked: bool = False,
 ) -> list[tuple[RunDirectory, bool]]:
     """Begin or join runs as `begin_runs` does, and check again that no other writes these shards.
 
@@ -303,6 +304,7 @@ def begin_beside(
             restart=restart,
             durability=durability,
             free=frozenset() if attempt else free,
+            are_checked=are_checked and not attempt,
         )
         new = next((run for run, is_new in begun if is_new), None)
         planned = [_planned(run) if is_new else None for run, is_new in begun]

@@ -288,7 +288,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     """
     if may_list and (found.lost_boot or found.n_bad_lines):
         return run.place.sweep(lambda: drivers_on(run.target))
-    return discard(run.store, metadata, found.unended)
+    return discard(run.store, metadata, found.unended) if found.unended else 0
 
 
 def unended(files: Iterable[JournalFile], number: int) -> list[Beginning]:

@@ -89,7 +89,7 @@ from shardwrite.stores.looking import (
     read_file,
     read_there,
 )
-from shardwrite.stores.posix import NO_ROOM
+from shardwrite.stores.posix import NO_ROOM, write_files
 from shardwrite.stores.removal import Proof, remove_state
 
 if TYPE_CHECKING:
@@ -214,8 +214,10 @@ class RunDirectory:
     @property
     def is_written(self) -> bool:
         """Whether the run has left its receipt in the array, which may still be built aside."""
-        receipt = receipt_at(self.place)
-        return receipt is not None and receipt.names(self.run)
+        place = self.place
+        receipt = receipt_at(place)
+        # Where both were written together, a power cut may have taken the document alone.
+        return receipt is not None and receipt.names(self.run) and place.has(DOCUMENT)
 
     @property
     def keeps_values(self) -> bool:
@@ -500,15 +502,21 @@ class RunDirectory:
             raise
 
     def publish(
-        self, durability: str, driver: str, listed: DocumentChange = lambda same: same
+        self,
+        durability: str,
+        driver: str,
+        listed: DocumentChange = lambda same: same,
+        documents: Documents | None = None,
     ) -> Document:
         """Take the first part of step 5: publish the array's metadata, and return it.
 
+        - `documents`: takes it, to write it with others.
         - Raises RunEndedError if the run has ended meanwhile.
         """
         self.check_mark()
         document = listed(self.document)
-        self._write(self.place, DOCUMENT, dump(document), durability, driver)
+        write = self._write if documents is None else partial(documents.add, self)
+        write(self.place, DOCUMENT, dump(document), durability, driver)
         return document
 
     def publish_groups(
@@ -552,6 +560,18 @@ class RunDirectory:
             if error.errno == errno.ESTALE:
                 confirm(self.target)  # another process may have taken the run over
             raise
+
+    def write_files(
+        self, files: Collection[tuple[Path, bytes]], durability: str, driver: str
+    ) -> None:
+        """Write new documents of arrays of the run in directories; see `Documents`."""
+        write_files(
+            files,
+            durability=durability,
+            attempt=f"{driver}.end",
+            guard=partial(self._check_current, driver, in_group=True),
+            is_fresh=True,
+        )
 
     def _check_current(self, driver: str, *, in_group: bool = False) -> None:
         """Refuse to go on if another process has ended or settled the run, or taken it over.
@@ -666,15 +686,23 @@ class RunDirectory:
             return replace_document(place, old, new, durability, f"{driver}.end", check)
 
     def leave(
-        self, receipt: Receipt, durability: str, driver: str, report: bytes | None = None
+        self,
+        receipt: Receipt,
+        durability: str,
+        driver: str,
+        report: bytes | None = None,
+        documents: Documents | None = None,
     ) -> None:
         """Take the first part of step 6: write the receipt, and a report of the run before it.
 
+        - `documents`: takes them, to write them with others.
         - Raises RunEndedError if the run has ended meanwhile.
         """
+        write = self._write if documents is None else partial(documents.add, self)
+        place = self.place
         if report is not None:
-            self._write(self.place, REPORT_NAME, report, durability, driver)
-        self._write(self.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+            write(place, REPORT_NAME, report, durability, driver)
+        write(place, RECEIPT_NAME, receipt.encode(), durability, driver)
 
     def close(self, durability: str, driver: str) -> None:
         """Have tasks write no more to an array that was built aside, and whose receipt is there.
@@ -687,6 +715,24 @@ class RunDirectory:
         with self._told_of_takeover():
             close(self, durability)
 
+    def give_name(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
+        """Let an array that was built aside have its name, after this process wrote its receipt.
+
+        It takes `others`, and returns and raises, what `hand_over` does.
+        """
+        from shardwrite.journal.handover import give_name  # of such arrays
+
+        if others is not None:
+            self._check_current(driver)
+        try:
+            with self._told_of_takeover():
+                leave = partial(self.withdraw, durability, driver, others=others or ())
+                return give_name(self, self.target, durability, None if others is None else leave)
+        except StoreError as error:
+            if error.errno == errno.ENOENT:
+                self._check_there("")
+            raise
+
     def hand_over(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
         """Let an array that was built aside take the place of the old one, after its receipt.
 
@@ -696,14 +742,50 @@ class RunDirectory:
         - Raises RunEndedError if the run has ended meanwhile.
         """
         if self.record.aside:
-            from shardwrite.journal.handover import give_name, hand_over  # of such arrays
+            from shardwrite.journal.handover import give_name_if_whole, hand_over
 
             self._check_current(driver)
-            name = hand_over if self.record.replaces else give_name
+            name = hand_over if self.record.replaces else give_name_if_whole
             with self._told_of_takeover():
                 leave = partial(self.withdraw, durability, driver, others=others or ())
                 return name(self, self.target, durability, None if others is None else leave)
         return False
+
+
+_N_DOCUMENTS, _NBYTES_OF_DOCUMENTS = 64, 2**24  # that are written together, at most
+
+
+class Documents:
+    """Documents and receipts of new arrays in directories that are written together.
+
+    One look at the run counts for all of them. Their temporaries are there by then, and whoever
+    takes the run over removes these. So each document is written in time, or not at all.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[
+            tuple[Path, str, str], tuple[RunDirectory, list[tuple[Path, bytes]]]
+        ] = {}
+
+    def add(
+        self, run: RunDirectory, place: Place, leaf: str, data: bytes, durability: str, driver: str
+    ) -> None:
+        """Take a document of an array of a run; see `RunDirectory.publish`."""
+        key = run.shared, durability, driver
+        _, files = self._waiting.setdefault(key, (run, []))
+        files.append((cast("Directory", place).path / leaf, data))
+        if len(files) == _N_DOCUMENTS or sum(len(d) for _, d in files) > _NBYTES_OF_DOCUMENTS:
+            del self._waiting[key]
+            run.write_files(files, durability, driver)
+
+    def write(self) -> None:
+        """Write those that wait.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        waiting, self._waiting = self._waiting, {}
+        for (_, durability, driver), (run, files) in waiting.items():
+            run.write_files(files, durability, driver)
 
 
 def proof_in(

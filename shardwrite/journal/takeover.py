@@ -49,7 +49,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -335,7 +335,15 @@ def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document
     return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
 
 
-def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
+class _InStore(Protocol):
+    """What has a store of objects."""
+
+    @property
+    def store(self) -> Store:
+        """The store; to find out which it is may take looks."""
+
+
+def present_listed(part: ArrayMetadata, objects: _InStore) -> DocumentChange:
     """Look which chunks of a part of an array hold data, for its manifest.
 
     No other run may write the shards of the part until the document was changed.
@@ -352,7 +360,7 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     per_shard = grid.chunks_per_shard
     start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
     stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
-    coords = stored_coords_here(part, store)
+    coords = stored_coords_here(part, objects.store)
     return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
 
 
@@ -846,7 +854,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
             _clear_edges(over, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
-            listed = present_listed(part, store)
+            listed = present_listed(part, over)
             over.change(listed, over.target.durability(), over.run)
         _tell_receipt(over, part, store, found, is_begun, may_be_there)
 

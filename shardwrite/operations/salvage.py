@@ -340,7 +340,7 @@ def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
     target = directory.target
     level = target.durability()
     with as_store_error(target.label, "cannot end"):
-        listed = present_listed(salvage.spec.metadata, salvage.spec.store)
+        listed = present_listed(salvage.spec.metadata, salvage.spec)
         with directory.ending():
             directory.change(listed, level, driver)
             receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, level)

@@ -121,7 +121,7 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
     level = target.durability()
     sizes = stored_sizes(active_engine(), array, np.arange(metadata.grid.n_shards))
     with as_store_error(target.label, "cannot accept"):
-        listed = present_listed(metadata, target.store)
+        listed = present_listed(metadata, target)
         with directory.ending():
             document = without_keys(target.document)
             if document != metadata.document:

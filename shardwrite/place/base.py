@@ -425,24 +425,30 @@ _ENDS_OF_ARRAYS = (".array.json", f".{MARK_NAME}")  # in a hierarchy of 2022
 
 def kind_of(path: Path) -> str:
     """Kind of what stands at a path."""
+    kind, _ = node_at(path)
+    return kind
+
+
+def node_at(path: Path) -> tuple[str, Any]:
+    """Kind of what stands at a path, and its document if it is a node of Zarr v3; else None."""
     mode = mode_of(path, follow=False)
     if not mode:
-        return "nothing"
+        return "nothing", None
     if not stat.S_ISDIR(mode):
-        return "link" if stat.S_ISLNK(mode) else "other"
+        return "link" if stat.S_ISLNK(mode) else "other", None
     of_array, of_group = DOCUMENTS_OF_V2
     if is_there(path / of_array):
-        return "v2"
-    document = path / DOCUMENT
-    mode = mode_of(document)
+        return "v2", None
+    mode = mode_of(path / DOCUMENT)
     if not mode and is_there(path / of_group):
-        return "v2 group"
+        return "v2 group", None
     if not stat.S_ISREG(mode):
-        return "other" if mode or _has_entries(path) else "nothing"
+        return "other" if mode or _has_entries(path) else "nothing", None
     try:
-        return kind_of_document(read_json(document))
+        document = read_json(path / DOCUMENT)
+        return kind_of_document(document), document
     except ValueError:
-        return "torn"
+        return "torn", None
 
 
 def hierarchy_document(store: Store) -> Document | None:

@@ -93,11 +93,12 @@ class Directory(Place):
 
         - `seen`: what the arrays of one call share, so that nothing is looked at twice.
         """
+        seen = Seen() if seen is None else seen
         states = states_of(self.path, seen)
         if len(states) == 1:
             return states[0]
-        there = next((path for path in states if _is_seen(path)), None)
-        return there or (states[-1] if _can_be_made(states[-1]) else states[0])
+        there = next((path for path in states if seen.may_stand(path) and _is_seen(path)), None)
+        return there or (states[-1] if seen.once(_can_hold, states[-1].parent) else states[0])
 
     @property
     def own_state(self) -> Path:
@@ -179,7 +180,7 @@ class Directory(Place):
 
     def is_link(self) -> bool:
         """See :meth:`Place.is_link`."""
-        return stat.S_ISLNK(mode_of(self.path, follow=False))
+        return _is_link(self.path)
 
     def is_mount_point(self) -> bool:
         """See :meth:`Place.is_mount_point`."""
@@ -228,6 +229,15 @@ class Directory(Place):
     def read(self, leaf: str) -> bytes | None:
         """See :meth:`Place.read`."""
         return read_file(self.path / leaf)
+
+    def read_if_there(self, leaf: str) -> bytes | None:
+        """See :meth:`Place.read_if_there`."""
+        try:
+            return self.read(leaf)
+        except StoreError:
+            if self.has(leaf):
+                raise
+            return None
 
     def write(
         self,
@@ -470,7 +480,7 @@ def states_of(path: Path, seen: Seen | None = None) -> list[Path]:
     if any(part.endswith(RUN_SUFFIX) for part in path.parts[:-1]):
         return [own]  # what lies in run state is in no group
     groups = [group for group in path.parents if group.name and seen.has_document(group)]
-    if any(stat.S_ISLNK(mode_of(one, follow=False)) for one in _between(path, groups)):
+    if any(seen.once(_is_link, one) for one in _between(path, groups)):
         path = Path(os.path.realpath(path.parent), path.name)
         groups = [group for group in path.parents if group.name and seen.has_document(group)]
     states = [own]
@@ -490,6 +500,10 @@ def states_around(state: Path) -> list[Path]:
     return list(itertools.takewhile(lambda path: path.name.endswith(RUN_SUFFIX), state.parents))
 
 
+def _is_link(path: Path) -> bool:
+    return stat.S_ISLNK(mode_of(path, follow=False))
+
+
 def _between(path: Path, groups: Sequence[Path]) -> list[Path]:
     """Directories above a node, up to the highest of its groups."""
     return [above for above in path.parents if groups and above.is_relative_to(groups[-1])]
@@ -505,9 +519,12 @@ def _is_seen(state: Path) -> bool:
         return False
 
 
-def _can_be_made(state: Path) -> bool:
-    """Whether state can lie beside the root of a hierarchy, as far as mounts and rights tell."""
-    *between, outer = states_around(state)
+def _can_hold(directory: Path) -> bool:
+    """Whether a directory beside the root of a hierarchy, or in such a one, can hold state.
+
+    Mounts and rights tell, and the directory need not be there.
+    """
+    *between, outer = [directory, *states_around(directory)]
     inside = Path(os.path.realpath(_node_of(outer)))
     directories, mounts = [inside], _mount_points()
     for path in reversed(between):
@@ -515,7 +532,7 @@ def _can_be_made(state: Path) -> bool:
         directories.append(inside)
     if any(os.path.ismount(path) or str(path) in mounts for path in directories):
         return False  # nothing can be renamed from one to the other
-    there = next(path for path in state.parents if _is_seen(path))
+    there = next(path for path in (directory, *directory.parents) if _is_seen(path))
     return os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
 
 

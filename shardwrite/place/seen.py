@@ -15,23 +15,30 @@ rules:
   names that version: the service refuses it if another one stands there, and then it is read anew.
 
 Only stores that compare versions remember (`CONDITIONAL`). In a directory the steps of a run may be
-those of several processes, and each of them reads what it goes by.
+those of several processes, and each of them reads what it goes by. While a call finds out where
+arrays and their state lie, it looks once at what lies above several of them. A directory in which
+it would look for many names is listed.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
+from shardwrite.errors import StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.stores.looking import is_file
+from shardwrite.stores.looking import is_file, names_in
 
 Key = tuple[str, str]
 """A store, by its token, and the path of an object in it."""
+
+FEW = 8
+"""Names in a directory that are looked at one by one. For more, the directory is listed once."""
 
 UNKNOWN = object()
 """Version of what this process has put, which the service does not tell."""
@@ -49,7 +56,9 @@ class Seen:
     """What one call has seen. It does not travel to other processes."""
 
     def __init__(self) -> None:
-        self._directories: dict[Path, bool] = {}  # whether each of them has a document
+        self._told: dict[tuple[Callable[[Path], bool], Path], bool] = {}  # see `once`
+        self._n_asked = Counter[Path]()  # how often names in a directory were asked for
+        self._names: dict[Path, frozenset[str] | None] = {}  # see `may_stand`
         # Document of the hierarchy of 2022 that each store holds, by the token of the store
         self.hierarchies: dict[str, Document | None] = {}
         self._n_blocks = 0
@@ -60,11 +69,30 @@ class Seen:
     def __reduce__(self) -> tuple[Any, ...]:
         return Seen, ()
 
+    def once(self, ask: Callable[[Path], bool], path: Path) -> bool:
+        """What a function tells of a path, as it has told first."""
+        key = ask, path
+        if key not in self._told:
+            self._told[key] = ask(path)
+        return self._told[key]
+
     def has_document(self, directory: Path) -> bool:
         """Whether a directory is a node of Zarr v3, as the call has seen it first."""
-        if directory not in self._directories:
-            self._directories[directory] = is_file(directory / DOCUMENT)
-        return self._directories[directory]
+        return self.once(self._looks_for_document, directory)
+
+    def _looks_for_document(self, directory: Path) -> bool:
+        return self.may_stand(directory) and is_file(directory / DOCUMENT)
+
+    def may_stand(self, path: Path) -> bool:
+        """Whether something may stand at a path: False if a list of its directory lacks it."""
+        directory = path.parent
+        if directory not in self._names:
+            self._n_asked[directory] += 1
+            if self._n_asked[directory] <= FEW:
+                return True
+            self._names[directory] = _names_in(directory)
+        names = self._names[directory]
+        return names is None or path.name in names
 
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
@@ -119,6 +147,14 @@ class Seen:
     def note_there(self, key: Key, is_there: bool) -> None:
         """Note whether there is an object that is not read."""
         self._is_there[key] = is_there
+
+
+def _names_in(directory: Path) -> frozenset[str] | None:
+    """Names in a directory; None if they cannot be listed, as without the right to do so."""
+    try:
+        return frozenset(names_in(directory))
+    except StoreError:
+        return None
 
 
 class Sees(Protocol):

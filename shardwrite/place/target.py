@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
+from shardwrite.codecs.documents import Document
 from shardwrite.config.table import DURABILITY, RUN_DIR, value_of
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS, FORMAT
 from shardwrite.format.sharding import why_kept
 from shardwrite.options import DURABILITIES
-from shardwrite.place.base import UPDATES, Place, hierarchy_document, shape_of
+from shardwrite.place.base import UPDATES, Place, hierarchy_document, node_at, shape_of
 from shardwrite.place.directory import Directory, states_around
-from shardwrite.place.seen import Seen
+from shardwrite.place.seen import FEW, Seen
 from shardwrite.seams import REMEDY, needed, resolve
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import CONVERSION_SUFFIX, RUN_SUFFIX
@@ -308,6 +309,14 @@ def document_if_there(place: Place) -> Any:
     return None if data is None else parse_document(data, f"{place.label}/{DOCUMENT}")
 
 
+def array_at(place: Place) -> Any:
+    """Document of the array at a place, parsed; None if what stands there is no array."""
+    if isinstance(place, Directory):
+        kind, document = node_at(place.path)
+        return document if kind == "array" else None
+    return document_if_there(place) if place.kind() == "array" else None
+
+
 def resolve_target(
     store: Any,
     name: str | None,
@@ -410,10 +419,8 @@ def in_hierarchy(
         store = place.base
         # An array of today at this path has a document of its own; at the root, there is but one.
         if layout is None and seen is not None:
-            if store.token not in seen.hierarchies:
-                seen.hierarchies[store.token] = hierarchy_document(store)
-            is_own = seen.hierarchies[store.token] is None or (name and place.has(DOCUMENT))
-            document = None if is_own else seen.hierarchies[store.token]
+            found = _hierarchy_at(store, seen)
+            document = None if found is None or (name and place.has(DOCUMENT)) else found
         elif layout is None and (not name or not place.has(DOCUMENT)):
             document = hierarchy_document(store)
     else:
@@ -422,17 +429,24 @@ def in_hierarchy(
         directory = next((path for path in around if seen.has_document(path)), None)
         store = Directory(place.root).store
         if directory is not None:
-            document = hierarchy_document(Directory(directory).store)
+            document = _hierarchy_at(Directory(directory).store, seen)
         if directory is not None and document is not None:
             store = Directory(directory).store
             within = place.path.relative_to(directory).as_posix()
             name = "" if within == "." else within
     if layout is None and document is None:
         return place
-    found: InStore = needed(
+    made: InStore = needed(
         "hierarchy", layout or FORMAT, "an array of 2022", field="store", value=place.label
     )(store, name, document)
-    return found
+    return made
+
+
+def _hierarchy_at(store: Store, seen: Seen) -> Document | None:
+    """Document of the hierarchy of 2022 that a store holds, as the call has seen it first."""
+    if store.token not in seen.hierarchies:
+        seen.hierarchies[store.token] = hierarchy_document(store)
+    return seen.hierarchies[store.token]
 
 
 def _plain_place(
@@ -834,9 +848,6 @@ def check_surroundings(target: Target, *, looks_above: bool = True) -> None:
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
 
 
-_FEW = 8  # arrays that are looked at one by one
-
-
 def untouched(targets: Iterable[Target]) -> frozenset[Target]:
     """Those of new arrays of which nothing is there.
 
@@ -869,7 +880,7 @@ def standing(targets: Iterable[Target]) -> Callable[[Path], bool]:
     """
     each = [one for one in targets if isinstance(one.place, Directory)]
     directories = [at for one in each for at in {one.directory.path.parent, one.beside.parent}]
-    many = (directory for directory, n in Counter(directories).items() if n > _FEW)
+    many = (directory for directory, n in Counter(directories).items() if n > FEW)
     names = {directory: frozenset(names_in(directory)) for directory in many}
 
     def stands(path: Path) -> bool:
@@ -907,8 +918,11 @@ def _has_no_files(place: Place) -> bool:
     )
 
 
-def check_beside(target: Target) -> None:
-    """Check that the directory of the run state exists or can be made beside the array."""
+def check_beside(target: Target) -> bool:
+    """Check that the directory of the run state can be made beside the array, or is there.
+
+    - Returns: whether it is there.
+    """
     beside = target.beside
     mode = mode_of(beside, follow=False)
     if stat.S_ISLNK(mode):
@@ -925,6 +939,7 @@ def check_beside(target: Target) -> None:
             value=str(beside),
             remedy="move the file away",
         )
+    return mode != 0
 
 
 # ---- Unfinished work of wings beside an array, which the core knows by names of files alone

@@ -54,7 +54,7 @@ from shardwrite.runs.job import Job, intent_of, update_in
 from shardwrite.runs.result import refuse_another
 from shardwrite.runs.session import Session
 from shardwrite.stores.base import Capability, Store, require
-from shardwrite.stores.directories import fsync_directory
+from shardwrite.stores.directories import NEW, fsync_directory
 from shardwrite.stores.looking import as_store_error, is_there
 from shardwrite.stores.posix import note_synced
 from shardwrite.write.context import Scratch, probe_here
@@ -197,12 +197,14 @@ def _sync_above(sessions: Sequence[Session]) -> None:
     """Make the names of arrays durable that lie beside another one, by one sync for all.
 
     Else the first commit to each of them would do so. Arrays that are built aside get their names
-    later.
+    later, and what they are built in was synced with the directory of the run.
     """
     above: dict[Path, list[Session]] = {}
     for session in sessions:
-        job = session.job
-        if session.directory.record.aside:
+        job, run = session.job, session.directory
+        if run.record.aside:
+            if not run.record.replaces:
+                note_synced(session.driver, [run.path / NEW])
             continue
         if job.durability != "none" and isinstance(job.target.place, Directory):
             above.setdefault(job.target.place.path.parent, []).append(session)
@@ -263,6 +265,7 @@ def _begin_all(
                 restart=first.options.restart,
                 durability=first.durability,
                 free=free,
+                are_checked=True,
             )
             new += [run for run, is_new in directories if is_new][:1]
             for job, (directory, is_new) in zip(together, directories, strict=True):

@@ -19,8 +19,8 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.receipt import Contents, Receipt, UpdateEntry, changed_region, read_receipt
 from shardwrite.journal.replay import replay
-from shardwrite.journal.rundir import RunDirectory
-from shardwrite.place.target import Target, check_beside
+from shardwrite.journal.rundir import RunDirectory, remove_around
+from shardwrite.place.target import Target, array_at, check_beside, firsts_of
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.plan import Plan
 from shardwrite.records import RecordError, read
@@ -463,6 +463,8 @@ def finished(jobs: Sequence[Job], joined: str = "") -> list[WriteResult | None]:
 
     Groups above with consolidated metadata list the arrays of these runs then.
     """
+    for target in firsts_of(job.target for job in jobs):
+        remove_around(target)  # where a process died before it did so
     results = [_finished(job, joined) for job in jobs]
     ended = [job for job, result in zip(jobs, results, strict=True) if result is not None]
     if ended:
@@ -479,12 +481,14 @@ def _finished(job: Job, joined: str) -> WriteResult | None:
     run is the one that was just completed or joined. Shards that somebody has removed since then
     are noticed: the array is then replaced in mode ``"w"``, and else an error names them.
     """
-    check_beside(job.target)
-    ending = interrupted_end(job.target) or joined
-    tidy(job.target)
+    ending = joined
+    if check_beside(job.target):  # else no run has left anything
+        ending = interrupted_end(job.target) or joined
+        tidy(job.target)
     if job.options.restart and job.options.mode != "w-":
         return None  # an existing array is to be replaced, or an update is to be made again
-    receipt = read_receipt(job.target) if job.target.place.kind() == "array" else None
+    document = array_at(job.target.place)
+    receipt = None if document is None else read_receipt(job.target)
     digest = digest_of(job.plan, job.options.mode)
     is_done = receipt is not None and receipt.is_of(digest, joined)
     # If the run that was joined is done, a run that stands there now is none of this process's.
@@ -499,10 +503,6 @@ def _finished(job: Job, joined: str) -> WriteResult | None:
         return None  # the array is no longer what this plan writes
     if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
         # The same dask name may stand for other data by now, and the user asked to replace.
-        return None
-    # The document is not parsed: if it is not valid, it differs, and so the array is another one.
-    document = job.target.document_if_there
-    if document is None:
         return None
     found = without_keys(document)
     planned = job.plan.metadata.document

@@ -39,6 +39,7 @@ from shardwrite.journal.lines import Checked, Entry, cause_of, journal_for, own_
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, checked_before, replay, sweep
 from shardwrite.journal.rundir import (
+    Documents,
     RunDirectory,
     begin_group,
     fence_of,
@@ -54,6 +55,7 @@ from shardwrite.journal.takeover import (
     recover_changes,
 )
 from shardwrite.place.base import REPORT_NAME
+from shardwrite.place.directory import Directory
 from shardwrite.place.seen import remembering
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
@@ -68,6 +70,7 @@ from shardwrite.runs.result import (
 )
 from shardwrite.seams import resolve
 from shardwrite.stores.base import take_n_reread
+from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.tasks import Unreadable, commit_group
@@ -485,8 +488,10 @@ class Session:
 
         They are gone if somebody has removed or renamed the directory of the array meanwhile.
         """
-        metadata, store = self.job.plan.metadata, self.directory.store
         stored = np.flatnonzero(self.ledger.nbytes > 0)
+        if not len(stored):
+            return
+        metadata, store = self.job.plan.metadata, self.directory.store
         some = stored[:: max(1, len(stored) // _N_LOOKED_AT)].tolist()
         keys = {rank: metadata.key_of_rank(rank) for rank in some}
         gone = [rank for rank, key in keys.items() if store.size(key) is None]
@@ -530,15 +535,19 @@ class Session:
                 errno=errno.ENOENT,
             )
 
-    def publish(self) -> Document | None:
-        """Publish the document of the array, or change it, and return that of a new array."""
+    def publish(self, documents: Documents | None = None) -> Document | None:
+        """Publish the document of the array, or change it, and return that of a new array.
+
+        - `documents`: takes that of a new array.
+        """
         directory, metadata = self.directory, self.job.plan.metadata
         with self._publishing():
             if directory.record.replaces:
                 self._clear()
-            listed = present_listed(metadata, self.directory.store)
+            listed = present_listed(metadata, directory)
             if self.job.makes_array:
-                return directory.publish(self.job.durability, self.driver, listed)
+                level, driver = self.job.durability, self.driver
+                return directory.publish(level, driver, listed, documents)
             if self.job.is_update or has_manifest(metadata.document):
                 self._change_document(listed)
         return None
@@ -556,12 +565,23 @@ class Session:
         with self._publishing():
             self.directory.make_groups(self.job.groups, self.job.durability, self.driver)
 
-    def leave(self, result: WriteResult) -> None:
-        """Leave a receipt in the array, and a report if one is wanted."""
+    def leave(self, result: WriteResult, documents: Documents | None = None) -> None:
+        """Leave a receipt in the array, and a report if one is wanted.
+
+        - `documents`: takes them.
+        """
         with self._publishing():
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
-            self.directory.leave(receipt, self.job.durability, self.driver, report)
+            self.directory.leave(receipt, self.job.durability, self.driver, report, documents)
+
+    @property
+    def writes_documents_together(self) -> bool:
+        """Whether documents may be written with those of others: nothing stands in their place."""
+        job, record = self.job, self.directory.record
+        is_new = job.makes_array and isinstance(job.target.place, Directory)
+        is_first = job.options.publish != "first" and not job.target.recovers
+        return is_new and is_first and (record.aside or not record.replaces)
 
     def list_again(self, others: Sequence[Session]) -> None:
         """Have groups list the arrays of some updates of the run as they are now."""
@@ -578,6 +598,14 @@ class Session:
         """Have tasks write no more to a new array that was built aside."""
         with self._publishing():
             self.directory.close(self.job.durability, self.driver)
+
+    def give_name(self, others: Sequence[Place] | None) -> bool:
+        """Let a new array that was built aside have its name, where none stood.
+
+        It takes `others`, and returns, what `RunDirectory.hand_over` does.
+        """
+        with self._publishing():
+            return self.directory.give_name(self.job.durability, self.driver, others)
 
     def hand_over(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside take the place of the old one.
@@ -885,16 +913,19 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     aside: list[tuple[Session, Document]] = []
     together: dict[Path, list[Session]] = {}
     of_session = dict(zip(sessions, results, strict=True))
+    documents = Documents()
     for session, result in of_session.items():
         is_aside = session.directory.record.aside
+        waiting = documents if session.writes_documents_together else None
         with session.ending():
-            document = session.publish()
+            document = session.publish(waiting)
             if document is None and session.directory.is_listed_with_others:
                 together.setdefault(session.directory.shared, []).append(session)
             elif document is None or is_aside:
-                session.leave(result)
+                session.leave(result, waiting)
         if document is not None:
             (aside if is_aside else new).append((session, document))
+    documents.write()
     for updates in together.values():
         updates[0].list_again(updates)
         for session in updates:
@@ -902,14 +933,16 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
                 session.leave(of_session[session])
     _publish_groups(new)
     for session, _ in new:
-        session.leave(of_session[session])
+        waiting = documents if session.writes_documents_together else None
+        session.leave(of_session[session], waiting)
+    documents.write()
     # Those that replace none come first, and tasks write to them no more. Groups are there by then,
     # so that no reader lists a directory without a document.
     replaced = [each for each in aside if each[0].directory.record.replaces]
     named = [each for each in aside if not each[0].directory.record.replaces]
     for (session, _), *_ in _by_groups(named):
         session.make_groups()
-    _hand_over(named)
+    _give_names(named)
     if len(replaced) > 1:
         for session, _ in replaced:
             session.close()
@@ -917,8 +950,21 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     _publish_groups(aside)
 
 
+def _give_names(arrays: Sequence[tuple[Session, Document]]) -> None:
+    """Let arrays that were built aside, and replace none, have their names."""
+    for each in _by_groups(arrays):
+        places = [session.job.target.place for session, _ in each]
+        took = False
+        for session, _ in each:
+            took = session.give_name(None if took else places) or took
+        if session.job.durability != "none":
+            above = session.job.target.directory.path.parent
+            with as_store_error(str(above), "cannot make durable"):
+                fsync_directory(above)
+
+
 def _hand_over(arrays: Sequence[tuple[Session, Document]]) -> None:
-    """Let arrays that were built aside have their names."""
+    """Let arrays that were built aside take the places of old ones."""
     for each in _by_groups(arrays):
         places = [session.job.target.place for session, _ in each]
         took = False

@@ -77,8 +77,7 @@ def keep_rights(fd: int, wanted: Rights) -> None:
     if stat.S_ISDIR(facts.st_mode):
         _keep_acl(fd, _DEFAULT, wanted.default_acl if has_group else _narrowed(wanted.default_acl))
     mode = _kept_mode(wanted, has_group=has_group, has_acl=has_acl)
-    if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-        _is_done(os.fchmod, fd, mode)
+    _is_done(os.fchmod, fd, mode)
     if facts.st_uid != wanted.owner and stat.S_ISREG(facts.st_mode):
         _is_done(os.fchown, fd, wanted.owner, -1)
 

@@ -552,6 +552,8 @@ def read_blocks(
             yield block
             limit_nbytes -= len(block)
             nbytes -= len(block)
+            if not nbytes:
+                break  # the whole file, as it was when it was opened
         if nbytes > limit_nbytes:
             raise _too_large(name)
     finally:

@@ -424,7 +424,8 @@ class PosixTransaction(Transaction):
         temporary = temporary_path(directory, name, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with as_store_error(key, "cannot create"):
-            if directory not in self._known.plain:
+            # The root may be a link, and is made below if it is missing.
+            if directory not in self._known.plain and directory != self.store.token:
                 self.store.make_parents(Path(path), self._known)
             replaced = (
                 None
@@ -668,6 +669,37 @@ def write_file(
         writer = transaction.create(path.name, like=like)
         writer.write([data])
         writer.finish()
+
+
+def write_files(
+    files: Iterable[tuple[Path, bytes]],
+    *,
+    durability: str,
+    attempt: str,
+    guard: Callable[[], None],
+    is_fresh: bool,
+) -> None:
+    """Write small files by the same protocol, with one call of the guard for all of them.
+
+    It is called once their temporaries are there, and before the first becomes visible. Those in
+    one directory become visible in the sequence in which they are given.
+
+    - `is_fresh`: whether nothing stands there whose mode and group a file would take.
+    """
+    transactions: dict[Path, PosixTransaction] = {}
+    with contextlib.ExitStack() as stack:
+        for path, data in files:
+            if path.parent not in transactions:
+                store = PosixStore(path.parent)
+                made = store.transaction(durability, attempt, is_fresh=is_fresh)
+                made.overlap(_BATCH_FILES)
+                transactions[path.parent] = stack.enter_context(made)
+            writer = transactions[path.parent].create(path.name)
+            writer.write([data])
+            writer.finish()
+        guard()
+        for made in transactions.values():
+            made.flush()
 
 
 def discard_file(path: Path, attempt: str) -> None:

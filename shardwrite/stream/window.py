@@ -395,7 +395,7 @@ class Window:
     def end(self, shape: Sequence[int], result: Mapping[str, JSON]) -> None:
         """Publish the shape and the receipt, end the run, and release the lease."""
         with as_store_error(self.directory.target.label, "cannot publish"):
-            listed = present_listed(self.spec.metadata, self.spec.store)
+            listed = present_listed(self.spec.metadata, self.spec)
         self.publish(shape, listed)
         with as_store_error(self.directory.target.label, "cannot end"):
             with self.directory.ending():

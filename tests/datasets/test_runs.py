@@ -137,22 +137,20 @@ def test_there_is_one_run_for_all_variables(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
 
-@pytest.mark.parametrize(("is_append", "most"), [(False, 11), (True, 16)])
+@pytest.mark.parametrize(("is_append", "most"), [(False, 10.5), (True, 14.5)])
 def test_syncs_of_one_more_variable(tmp_path, monkeypatch, is_append, most):
     """Besides those of its shards: two of its documents in the store, and the rest for its plan.
 
     Signs of life may add a few to any run.
     """
     n_synced, written, sync = [0], [], os.fsync
-    write = shardwrite.place.directory.Directory.write
 
     def counted(fd):
         n_synced[0] += 1
         return sync(fd)
 
-    def noted(place, leaf, *args, **how):
-        written.append(leaf)
-        return write(place, leaf, *args, **how)
+    def note(writer):
+        written.extend([writer.path] if writer.path.endswith(".json") else [])
 
     def steps(n_variables, first, last):
         t = np.arange(4 * first, 4 * last)
@@ -169,7 +167,7 @@ def test_syncs_of_one_more_variable(tmp_path, monkeypatch, is_append, most):
         written.clear()
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", counted)
-            patch.setattr(shardwrite.place.directory.Directory, "write", noted)
+            seams.before(patch, "rename a file", note)
             steps(n_variables, start, start + n_shards).shardwrite.to_zarr(root, **how)
         assert len(written) == 2 * (n_variables + 1) + 1, "documents and receipts, and the root"
         return n_synced[0]
@@ -180,17 +178,11 @@ def test_syncs_of_one_more_variable(tmp_path, monkeypatch, is_append, most):
 
 
 def test_the_root_is_written_once_with_all_documents(tmp_path, monkeypatch):
-    names = []
-    publish = shardwrite.place.directory.Directory.write
-
-    def note(place, leaf, data, **how):
-        names.append(f"{place.name}/{leaf}")
-        return publish(place, leaf, data, **how)
-
-    monkeypatch.setattr(shardwrite.place.directory.Directory, "write", note)
+    paths = []
+    seams.before(monkeypatch, "rename a file", lambda writer: paths.append(writer.path))
     small(names="abcdefgh").shardwrite.to_zarr(tmp_path / "x.zarr")
-    documents = [name for name in names if name.endswith("zarr.json")]
-    assert documents[-1] == "/zarr.json"
+    documents = [path for path in paths if path.endswith("zarr.json")]
+    assert documents[-1] == str(tmp_path / "x.zarr/zarr.json")
     assert len(documents) == len(set(documents)) == 10
 
 

@@ -233,13 +233,26 @@ def test_it_is_known_how_far_all_of_it_is(root):
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 @pytest.mark.long
-@pytest.mark.parametrize(("durability", "most"), [("full", 59), ("none", 43)])
-def test_what_lies_above_several_arrays_is_looked_at_once(durability, most):
+@pytest.mark.parametrize(
+    ("case", "durability", "most"),
+    [
+        ("new", "full", 49),
+        ("new", "none", 33),
+        ("in a group", "full", 51),
+        ("in a group", "none", 38),
+        ("again", "full", 39),
+        ("append", "full", 336),
+        ("append", "none", 308),
+    ],
+)
+def test_what_lies_above_several_arrays_is_looked_at_once(case, durability, most):
     try:
-        counted = calls.per_array(durability)
+        counted = calls.per_array(durability, case)
     except RuntimeError as error:
         pytest.skip(f"strace may not trace here: {error}")
     assert sum(counted.values()) <= most, counted
+    n_syncs = {"new": 8, "in a group": 7, "again": 0, "append": 12}[case]
+    assert counted.get("fsync", 0) == (n_syncs if durability == "full" else 0), counted
 
 
 def test_directories_above_the_root_are_looked_at_as_often_for_few_arrays_as_for_many(root):
@@ -262,10 +275,10 @@ def test_directories_above_the_root_are_looked_at_as_often_for_few_arrays_as_for
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here")
 def test_one_new_array_is_looked_at_before_its_run_begins_and_once_after():
     try:
-        counted = calls.counted(calls.MANY, 1, "full")
+        counted = calls.counted(calls.MANY, 1, "full", "new")
     except RuntimeError as error:
         pytest.skip(f"strace may not trace here: {error}")
-    assert sum(counted.values()) <= 325, counted
+    assert sum(counted.values()) <= 310, counted
 
 
 def test_an_array_that_was_finished_since_they_were_looked_at_is_not_replaced(root):

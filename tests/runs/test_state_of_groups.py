@@ -261,7 +261,7 @@ def test_where_nothing_can_lie_beside_the_root_it_lies_beside_the_array(root, mo
 def test_a_run_that_lies_beside_its_array_is_found(root):
     """As an older version has left it, or one that could not write beside the root."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(places, "_can_be_made", lambda _: False)
+        patch.setattr(places, "_can_hold", lambda _: False)
 
         def stop():
             raise KeyboardInterrupt

@@ -7,6 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import seams
+import zarr
 
 import shardwrite
 
@@ -70,12 +71,12 @@ def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
 
 
 def test_the_same_call_goes_on_between_two_publications(tmp_path, monkeypatch):
-    def kill(session):
-        if session.job.target.place.name == "b":
+    def kill(writer):
+        if writer.path == str(tmp_path / "b/zarr.json"):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        seams.before(patch, "publish the array", kill)
+        seams.before(patch, "rename a file", kill)
         with pytest.raises(KeyboardInterrupt):
             write(tmp_path, arrays_of())
     assert published(tmp_path) == ["a"]
@@ -83,6 +84,73 @@ def test_the_same_call_goes_on_between_two_publications(tmp_path, monkeypatch):
     assert [result.n_resumed_shards for result in results] == [4, 4, 4], "nothing is written again"
     assert published(tmp_path) == NAMES
     assert sorted(path.name for path in tmp_path.iterdir()) == [*NAMES, "zarr.json"]
+
+
+@pytest.mark.parametrize("is_in_group", [False, True], ids=["a new root", "in a group"])
+@pytest.mark.parametrize("leaf", ["zarr.json", "shardwrite-receipt.json"])
+def test_who_is_frozen_before_documents_become_visible_publishes_none(
+    tmp_path, monkeypatch, is_in_group, leaf
+):
+    """Another process gives the run up. It finds the temporaries of all documents, and removes
+    them."""
+    root, frozen = tmp_path / "r", []
+    if is_in_group:
+        zarr.create_group(root)
+
+    def freeze(writer):
+        if writer.path.endswith(f"/{leaf}") and not frozen:
+            frozen.append(writer.path)
+            run = seams.run_of(root / "a")
+            for lease in seams.leases_in(run.shared):
+                lease.unlink()
+            seams.give_up(run)
+
+    with monkeypatch.context() as patch:
+        seams.before(patch, "rename a file", freeze)
+        with pytest.raises((shardwrite.errors.RunEndedError, shardwrite.StoreError)):
+            write(root, arrays_of())
+    assert frozen
+    assert published(root) == []
+    assert not [*tmp_path.rglob("*.swtmp"), *tmp_path.rglob("*.shardwrite")]
+    results = write(root, arrays_of())
+    assert [result.n_resumed_shards for result in results] == [0, 0, 0]
+    assert published(root) == NAMES
+
+
+@pytest.mark.parametrize("is_in_group", [False, True], ids=["a new root", "in a group"])
+def test_one_look_at_the_run_is_enough_for_the_documents_of_all(tmp_path, monkeypatch, is_in_group):
+    looks, n_looks = [], []
+    seams.before(monkeypatch, "look whether a run goes on", lambda *_, **__: looks.append(1))
+    for n_arrays in (3, 12):
+        root = tmp_path / str(n_arrays)
+        if is_in_group:
+            zarr.create_group(root)
+        names = [f"a{number}" for number in range(n_arrays)]
+        shardwrite.store(arrays_of() * (n_arrays // 3), [root] * n_arrays, names=names, **SIZES)
+        n_looks.append(len(looks))
+        looks.clear()
+    assert n_looks[0] == n_looks[1] <= 3
+
+
+def test_a_receipt_without_a_document_is_no_array_that_was_written(tmp_path, monkeypatch):
+    """A power cut took the name of the one, and not that of the other, in an array in a group."""
+    zarr.create_group(tmp_path)
+
+    def kill(*_):
+        (seams.run_of(tmp_path / "b").path / "array-new/zarr.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        seams.before(patch, "give a new array its name", kill)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, arrays_of())
+    x = da.from_array(VALUES, chunks=(16, 32))
+    with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+        x.to_sharded_zarr(tmp_path, name="b", **{**SIZES, "shards": 8})
+    assert published(tmp_path) == []
+    results = write(tmp_path, arrays_of())
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4]
+    assert published(tmp_path) == NAMES
 
 
 def test_a_run_that_cannot_begin_leaves_no_other_behind(tmp_path):
