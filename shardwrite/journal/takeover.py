@@ -487,12 +487,15 @@ def settle(
     """
     for n_tries in itertools.count(1):
         try:
-            with as_store_error(str(over.shared), "cannot remove"):
+            with as_store_error(str(over.shared.parent), "cannot remove what is left in"):
                 _settle(over, own_journals, known)
             break
         except (StoreError, RunEndedError) as error:
             if not is_there(over.shared):
-                break  # another process has settled the run
+                # A run that was given up has another name from a step on; see `_settle`.
+                over = replace(over, state=ENDED)
+                if not is_there(over.shared):
+                    break  # another process has settled the run
             # Another one may be at it, and what it has removed is missing here.
             is_shared = isinstance(error, RunEndedError) or error.errno in _REMOVED
             if not is_shared or n_tries == _MAX_TRIES:
