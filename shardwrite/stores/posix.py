@@ -91,6 +91,7 @@ from shardwrite.stores.removal import (
     TEMPORARY_SUFFIX,
     Proof,
     begin_temporary,
+    discard_temporary,
     forget_temporary,
     link_new,
     remove_data,
@@ -440,11 +441,11 @@ class PosixTransaction(Transaction):
                     self.store.make_parents(Path(path), _Directories())
                     fd = opened(temporary, flags, mode)
                 writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
-            except BaseException as error:  # an interrupt, too
-                if not isinstance(error, FileExistsError):
-                    with contextlib.suppress(OSError):
-                        os.unlink(temporary)
+            except FileExistsError:
                 forget_temporary(temporary)
+                raise
+            except BaseException:  # an interrupt, too
+                discard_temporary(temporary)
                 raise
         return writer
 
@@ -639,11 +640,7 @@ class PosixWriter(ObjectWriter):
             with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
-            try:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._temporary)
-            finally:  # after an interrupt, too
-                forget_temporary(self._temporary)
+            discard_temporary(self._temporary)
 
 
 def _identity(facts: os.stat_result) -> tuple[int, int, int]:
