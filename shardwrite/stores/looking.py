@@ -242,7 +242,7 @@ def _closed(error: OSError) -> str:
         path = Path(os.path.abspath(os.fsdecode(name)))
         needed = [(part, os.X_OK) for part in reversed(path.parents)]
         for part, right in (*needed, (path, os.R_OK), (path.parent, os.W_OK)):
-            if os.path.lexists(part) and not may(part, right):
+            if may(part, os.F_OK) and not may(part, right):
                 return str(part)
     return ""
 

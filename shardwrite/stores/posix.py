@@ -90,8 +90,8 @@ from shardwrite.stores.looking import (
 from shardwrite.stores.removal import (
     TEMPORARY_SUFFIX,
     Proof,
+    abort_temporary,
     begin_temporary,
-    discard_temporary,
     forget_temporary,
     link_new,
     remove_data,
@@ -445,7 +445,7 @@ class PosixTransaction(Transaction):
                 forget_temporary(temporary)
                 raise
             except BaseException:  # an interrupt, too
-                discard_temporary(temporary)
+                abort_temporary(temporary)
                 raise
         return writer
 
@@ -640,7 +640,7 @@ class PosixWriter(ObjectWriter):
             with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
-            discard_temporary(self._temporary)
+            abort_temporary(self._temporary)
 
 
 def _identity(facts: os.stat_result) -> tuple[int, int, int]:

@@ -212,15 +212,14 @@ def forget_temporary(path: str) -> None:
     _open.discard(path)
 
 
-def discard_temporary(path: str) -> None:
+def abort_temporary(path: str) -> None:
     """Remove a temporary that is not published.
 
     Errors are ignored, because they must not hide the error that led here; see `leaves_temporary`.
     """
     try:
-        os.unlink(path)
-    except FileNotFoundError:  # it could not be made
-        pass
+        with contextlib.suppress(FileNotFoundError):  # it could not be made
+            os.unlink(path)
     except OSError:
         _left.add(path)
     finally:  # after an interrupt, too
