@@ -237,9 +237,9 @@ class _Translation:
 def _closed(error: OSError) -> str:
     """The first part of a path that refuses this user what was to be done; empty if none does."""
     for name in (error.filename, error.filename2):
-        if not isinstance(name, str | bytes):
-            continue
-        path = Path(os.path.abspath(os.fsdecode(name)))
+        if not isinstance(name, str | bytes) or not os.path.isabs(name):
+            continue  # it may be relative to another directory than that of the process
+        path = Path(os.fsdecode(name))
         needed = [(part, os.X_OK) for part in reversed(path.parents)]
         for part, right in (*needed, (path, os.R_OK), (path.parent, os.W_OK)):
             if may(part, os.F_OK) and not may(part, right):
