@@ -453,17 +453,16 @@ SETS_ASIDE = {
 REMOVES_ITS_OWN = {
     "stores/removal.py": {
         "_remove",
+        "abort_temporary",
         "discard_open_temporaries",
         "link_new",
         "remove_state",
         "set_aside",
     },
     "stores/posix.py": {
-        "create",
         "discard_scope",
         "discard_temporary",
         "publish",
-        "abort",
         "skip",
         "check_movable",
         "cut",

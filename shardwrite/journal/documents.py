@@ -40,7 +40,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, by_groups, document_if_there, document_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import state_beside
-from shardwrite.stores.looking import is_there, parse_document
+from shardwrite.stores.looking import is_there, may, parse_document
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
@@ -49,7 +49,6 @@ Put: TypeAlias = Callable[[Place, bytes | None, Document], bool]
 """Function that writes the document of a group, unless it is not the given one any more."""
 
 _MAX_TRIES = 100
-_EFFECTIVE = os.access in os.supports_effective_ids
 _LISTING = "listing"  # begin of the names of temporaries
 
 
@@ -222,7 +221,7 @@ def check_groups_above(place: Place) -> None:
         path, me = group.path, os.geteuid()
         about, owner = os.stat(path), os.stat(path / DOCUMENT).st_uid
         is_foreign = about.st_mode & stat.S_ISVTX and me not in (0, owner, about.st_uid)
-        if is_foreign or not os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+        if is_foreign or not may(path, os.W_OK | os.X_OK):
             raise SpecError(
                 "the group lists its arrays in consolidated metadata, and you may not change it",
                 field="store",
@@ -243,6 +242,16 @@ def _discard_claim(group: Place) -> None:
     if beside is not None and is_there(beside):
         with alone_with(group):
             pass
+
+
+def discard_claims(places: Iterable[Place]) -> None:
+    """Remove the claims that killed processes have left on documents of nodes and groups above."""
+    nodes: dict[str, Place] = {}
+    for place in places:
+        if isinstance(place, Directory):  # others have none
+            nodes |= {node.label: node for node in (place, *place.groups_above())}
+    for node in nodes.values():
+        _discard_claim(node)
 
 
 def discard_ends(targets: Iterable[Target], drivers: Collection[str]) -> None:

@@ -98,7 +98,7 @@ from shardwrite.journal.rundir import (
     remove_empty_home,
 )
 from shardwrite.place.directory import run_in
-from shardwrite.place.target import CONSUMES, Target
+from shardwrite.place.target import CONSUMES, TOGETHER, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, ObjectWriter, Store
@@ -384,7 +384,6 @@ def _same(document: Document) -> Document:
 
 
 ENDED, TAKEN = "ended", "taken"
-_REMOVED = (errno.ENOENT, errno.ESTALE)
 _MAX_TRIES = 3
 
 
@@ -485,6 +484,11 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
                 recover_shard(claim, store, metadata)
 
 
+def is_of_another(error: StoreError | RunEndedError) -> bool:
+    """Whether an error may come from what another process has removed or taken over."""
+    return isinstance(error, RunEndedError) or error.errno in (errno.ENOENT, errno.ESTALE)
+
+
 def settle(
     over: RunDirectory, own_journals: str = "", known: Collection[RunDirectory] = ()
 ) -> None:
@@ -495,15 +499,17 @@ def settle(
     """
     for n_tries in itertools.count(1):
         try:
-            with as_store_error(str(over.shared), "cannot remove"):
+            with as_store_error(str(over.shared.parent), "cannot remove what is left in"):
                 _settle(over, own_journals, known)
             break
         except (StoreError, RunEndedError) as error:
             if not is_there(over.shared):
-                break  # another process has settled the run
+                # A run that was given up has another name from a step on; see `_settle`.
+                over = replace(over, state=ENDED)
+                if not is_there(over.shared):
+                    break  # another process has settled the run
             # Another one may be at it, and what it has removed is missing here.
-            is_shared = isinstance(error, RunEndedError) or error.errno in _REMOVED
-            if not is_shared or n_tries == _MAX_TRIES:
+            if not is_of_another(error) or n_tries == _MAX_TRIES:
                 raise
 
 
@@ -635,17 +641,19 @@ def tidy_home(target: Target) -> None:
     These are drafts of dead processes, runs that were begun and have claimed no array, and
     directories of runs that have ended, whose arrays are all settled.
     """
-    home = target.home
-    if home is None or not is_there(home.parent):
-        return
-    for path in listed(home):
-        state, _, _ = path.name.partition("-")
-        with as_store_error(str(path), "cannot remove"):
-            if state == "draft" and is_left_behind(path):
-                remove_state(path)
-            elif state in ("run", ENDED, TAKEN) and not _is_claimed(path):
-                _remove_unclaimed(path, target)
-    remove_empty_home(home, target)
+    # The path may be that of the array's own directory, and name no hierarchy.
+    homes = [state / TOGETHER for state in target.state_around(target.beside)]
+    for home in homes if target.home is None else [target.home]:
+        if not is_there(home.parent):
+            continue
+        for path in listed(home):
+            state, _, _ = path.name.partition("-")
+            with as_store_error(str(path), "cannot remove"):
+                if state == "draft" and is_left_behind(path):
+                    remove_state(path)
+                elif state in ("run", ENDED, TAKEN) and not _is_claimed(path):
+                    _remove_unclaimed(path, target)
+        remove_empty_home(home, target)
 
 
 def _is_claimed(path: Path) -> bool:

@@ -16,6 +16,7 @@ from shardwrite.entry.public import taking
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.node import kind_of_document
 from shardwrite.journal.begin import tidied_run
+from shardwrite.journal.documents import discard_claims
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
 from shardwrite.journal.rundir import RunDirectory, holding, located, refuse_unfinished
 from shardwrite.operations.keywords import (
@@ -245,11 +246,18 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     """
     target = resolve_target(call.store, call.name, call.run_dir)
     is_given_up = abandon_in_place(target) or abandon_of_wings(target, call.run_dir)
-    if is_given_up and target.place.kind() != "array":
-        return []  # otherwise something else may be left beside the array
-    if target.place.kind() == "group":
+    kind = target.place.kind()
+    if kind == "group" and not is_given_up:
         return _abandon_in(resolve_place(call.store, call.name), call.run_dir)
-    target = located(target)
+    regions = []
+    if kind == "array" or not is_given_up:  # something else may be left beside the array
+        regions = _abandon_at(located(target))
+    discard_claims([target.place])
+    return regions
+
+
+def _abandon_at(target: Target) -> list[tuple[tuple[int, int], ...]]:
+    """Give up the updates of an array, and its replacement."""
     with holding(target):
         whole = tidied_run(target)
         if whole is None or not whole.replaces_array:
@@ -265,12 +273,13 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
 
 def _abandon_in(group: Directory | InStore, run_dir: Any) -> list[tuple[tuple[int, int], ...]]:
     """Give up the updates of all arrays in a group."""
-    regions = []
-    for target in targets_in(group, run_dir):
+    regions, targets = [], targets_in(group, run_dir)
+    for target in targets:
         with holding(target):
             for run in tidied_neighbours(target):
                 regions += [region_of(each) for each in run.outputs()]
                 give_up(run)
+    discard_claims([group, *(target.place for target in targets)])
     return regions
 
 

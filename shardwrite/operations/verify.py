@@ -74,6 +74,7 @@ from shardwrite.read.stored_array import (
     other_names,
     stored_at,
 )
+from shardwrite.results import counted
 from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
 from shardwrite.runs.result import updated_receipt
 from shardwrite.runs.source_array import SourceArray, as_written_array, is_in_order
@@ -755,5 +756,18 @@ def census_opened(opened: Opened, on_shards: Callable[[int], None] | None = None
         chunks_per_shard=opened.array.metadata.grid.chunks_per_shard,
         states=report.states,
         stored_nbytes=report.stored,
-        warnings=(*report.warnings, *(p.message for p in report.problems if not p.index)),
+        warnings=(
+            *report.warnings,
+            *(p.message for p in report.problems if not p.index),
+            *_unread(report.problems),
+        ),
     )
+
+
+def _unread(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Warning about shards that count as bad because the storage refused to read them."""
+    unread = [problem for problem in problems if problem.errno is not None]
+    if not unread:
+        return ()
+    told = f"{counted(len(unread), 'shard')} could not be read and count as bad, first"
+    return (f"{told} {unread[0].key}: {unread[0].message}; {_LOOK_AGAIN}",)

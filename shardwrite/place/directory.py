@@ -56,6 +56,7 @@ from shardwrite.stores.looking import (
     is_file,
     is_there,
     listed,
+    may,
     mode_of,
     parse_json,
     read_file,
@@ -66,7 +67,6 @@ from shardwrite.stores.removal import TEMPORARY_SUFFIX, set_aside
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _N_THREADS = 16  # that wait for the file system at a time
 _PLAN = "plan.json"
-_EFFECTIVE = os.access in os.supports_effective_ids
 _NOTHING = "was-there"  # in a directory that stands for an array which was removed
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
 
@@ -533,7 +533,7 @@ def _can_hold(directory: Path) -> bool:
     if any(os.path.ismount(path) or str(path) in mounts for path in directories):
         return False  # nothing can be renamed from one to the other
     there = next(path for path in (directory, *directory.parents) if _is_seen(path))
-    return os.access(there, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)
+    return may(there, os.W_OK | os.X_OK)
 
 
 def _node_of(state: Path) -> Path:

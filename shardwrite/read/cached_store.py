@@ -182,7 +182,22 @@ class CachedStore(WrapperStore[AnyZarrStore]):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Bytes of an object, or a range of them; None if it is missing."""
+        """Give the bytes of an object, or a range of them.
+
+        Parameters
+        ----------
+        key : str
+            Of the object.
+        prototype : zarr.core.buffer.BufferPrototype
+            Kind of the buffer.
+        byte_range : zarr.abc.store.ByteRequest, optional
+            What is wanted; by default all.
+
+        Returns
+        -------
+        zarr.core.buffer.Buffer or None
+            The bytes; None if the object is missing.
+        """
         name = self._objects.token, key
         given, seen = _given.get() or (name, None)
         if seen is None or given != name:
@@ -208,7 +223,20 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> list[Buffer | None]:
-        """Several ranges, each as by :meth:`get`."""
+        """Give several ranges, each as :meth:`get` does.
+
+        Parameters
+        ----------
+        prototype : zarr.core.buffer.BufferPrototype
+            Kind of the buffers.
+        key_ranges : iterable of (str, zarr.abc.store.ByteRequest or None)
+            Key of each object, and what is wanted of it.
+
+        Returns
+        -------
+        list of zarr.core.buffer.Buffer or None
+            The bytes of each.
+        """
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def _get_many(

@@ -59,7 +59,8 @@ class Census(Result):
     stored_nbytes : ndarray of int64
         Size of each shard's object in bytes; 0 if the shard has no object.
     warnings : tuple of str
-        Warnings about what lies beside the array; see :func:`shardwrite.verify`.
+        Warnings about what lies beside the array (see :func:`shardwrite.verify`), and about shards
+        that the storage refused to read, which count as bad.
 
     Raises
     ------

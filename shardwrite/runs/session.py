@@ -14,7 +14,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,10 @@ from shardwrite.journal.rundir import (
     shared_fence_of,
 )
 from shardwrite.journal.takeover import (
+    ENDED,
     all_listed,
     end_run,
+    is_of_another,
     list_before,
     present_listed,
     recover_changes,
@@ -71,7 +73,7 @@ from shardwrite.runs.result import (
 from shardwrite.seams import resolve
 from shardwrite.stores.base import take_n_reread
 from shardwrite.stores.directories import fsync_directory
-from shardwrite.stores.looking import as_store_error, listed
+from shardwrite.stores.looking import as_store_error, is_there, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.tasks import Unreadable, commit_group
 
@@ -987,8 +989,13 @@ def _publish_groups(arrays: Sequence[tuple[Session, Document]]) -> None:
 
 
 def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> None:
-    """Raise an error, unless the run has ended and the receipt of the array says so."""
+    """Raise an error, unless another process has ended the run and the array's receipt says so.
+
+    What is missing then was removed by that process. Other errors amid the removal are told.
+    """
     ended = read_receipt(directory.target)
+    if is_there(replace(directory, state=ENDED).shared) and not is_of_another(error):
+        raise error
     if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
         raise error
     if not ended.is_of(directory.digest, directory.run):

@@ -198,6 +198,8 @@ def write_new(
 
 _COPY_NBYTES = 2**30
 
+_EFFECTIVE = os.access in os.supports_effective_ids
+
 _FILE_BLOCK_NBYTES = 2**16  # no smaller than the blocks of any file system that can share them
 
 _CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
@@ -226,8 +228,28 @@ class _Translation:
                 reason = "it is a symbolic link, which is not followed; put the file itself there"
             if error.errno == errno.ENOTDIR and (obstacle := _no_directory(error.filename)):
                 reason = f"{obstacle} is no directory; move it away, or give another path"
+            if error.errno == errno.EACCES and (closed := _closed(error)):
+                reason = f"{reason}; ask {owner_of(closed)} for the right to use {closed}"
             message = f"{self._doing} {self._key!r}: {reason}"
             raise StoreError(message, key=self._key, errno=error.errno) from error
+
+
+def _closed(error: OSError) -> str:
+    """The first part of a path that refuses this user what was to be done; empty if none does."""
+    for name in (error.filename, error.filename2):
+        if not isinstance(name, str | bytes) or not os.path.isabs(name):
+            continue  # it may be relative to another directory than that of the process
+        path = Path(os.fsdecode(name))
+        needed = [(part, os.X_OK) for part in reversed(path.parents)]
+        for part, right in (*needed, (path, os.R_OK), (path.parent, os.W_OK)):
+            if may(part, os.F_OK) and not may(part, right):
+                return str(part)
+    return ""
+
+
+def may(path: AnyPath, rights: int) -> bool:
+    """Whether this user has rights to a path, as far as the system tells; see :func:`os.access`."""
+    return os.access(path, rights, effective_ids=_EFFECTIVE)
 
 
 def _no_directory(path: object) -> str:

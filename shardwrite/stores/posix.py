@@ -90,6 +90,7 @@ from shardwrite.stores.looking import (
 from shardwrite.stores.removal import (
     TEMPORARY_SUFFIX,
     Proof,
+    abort_temporary,
     begin_temporary,
     forget_temporary,
     link_new,
@@ -441,11 +442,11 @@ class PosixTransaction(Transaction):
                     self.store.make_parents(Path(path), _Directories())
                     fd = opened(temporary, flags, mode)
                 writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
-            except BaseException as error:  # an interrupt, too
-                if not isinstance(error, FileExistsError):
-                    with contextlib.suppress(OSError):
-                        os.unlink(temporary)
+            except FileExistsError:
                 forget_temporary(temporary)
+                raise
+            except BaseException:  # an interrupt, too
+                abort_temporary(temporary)
                 raise
         return writer
 
@@ -640,11 +641,7 @@ class PosixWriter(ObjectWriter):
             with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
-            try:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._temporary)
-            finally:  # after an interrupt, too
-                forget_temporary(self._temporary)
+            abort_temporary(self._temporary)
 
 
 def _identity(facts: os.stat_result) -> tuple[int, int, int]:

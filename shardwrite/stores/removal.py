@@ -186,6 +186,7 @@ TEMPORARY_SUFFIX = ".swtmp"
 _ENDING_SECONDS = 0.02
 
 _open: set[str] = set()
+_left: set[str] = set()
 
 _is_ending = False
 
@@ -209,6 +210,25 @@ def begin_temporary(path: str) -> None:
 def forget_temporary(path: str) -> None:
     """Forget a temporary that is published or removed."""
     _open.discard(path)
+
+
+def abort_temporary(path: str) -> None:
+    """Remove a temporary that is not published.
+
+    Errors are ignored, because they must not hide the error that led here; see `leaves_temporary`.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):  # it could not be made
+            os.unlink(path)
+    except OSError:
+        _left.add(path)
+    finally:  # after an interrupt, too
+        forget_temporary(path)
+
+
+def leaves_temporary(attempt: str) -> bool:
+    """Whether a temporary of an attempt is left, so that the next process has to remove it."""
+    return any(path.endswith(f".{attempt}{TEMPORARY_SUFFIX}") for path in _left)
 
 
 def is_open_temporary(path: str) -> bool:

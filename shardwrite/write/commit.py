@@ -55,7 +55,7 @@ from shardwrite.journal.lease import this_process
 from shardwrite.journal.lines import Beginning, Entry, JournalWriter, shards_of
 from shardwrite.plan.estimate import n_at_once
 from shardwrite.stores.base import Transaction, take_n_reread
-from shardwrite.stores.removal import Proof
+from shardwrite.stores.removal import Proof, leaves_temporary
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
 # error numbers of storage faults that may pass
@@ -256,7 +256,7 @@ def commit_shards(
         error = _try_shards(spec, left, write, name, progress)
         # What another process is about to hand over was renamed, with the temporaries in it.
         is_moved = isinstance(error, StoreError) and error.errno == errno.ENOENT
-        progress.enter(more=is_moved, is_whole=error is None)
+        progress.enter(more=is_moved or leaves_temporary(name), is_whole=error is None)
         if error is not None:
             raise error
 

@@ -8,6 +8,7 @@ and nothing is written. Every value of every keyword is in `test_bad_input.py`, 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import sys
@@ -28,6 +29,7 @@ import shardwrite
 from shardwrite import IncompleteError, PlanError, ShardWriter, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.sources import open_source
+from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from workplace import LAYOUT, Workplace, as_nobody, told
@@ -515,6 +517,29 @@ def test_what_is_closed_to_a_user_is_a_typed_error(workplace, call, says):
         call(workplace)
     assert caught.value.errno == 13
     check_error(caught.value, StoreError, says, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("mode", "call"),
+    [
+        (0o311, lambda path: list(PosixStore(path).list_keys())),
+        (0o644, lambda path: shardwrite.open_sharded(path / "x")),
+        (0o555, lambda path: PosixStore(path).create_new("token", b"")),
+    ],
+    ids=["list", "pass", "write"],
+)
+def test_whom_to_ask_for_the_right_is_told(workplace, mode, call):
+    """It is the owner of the first directory that is closed, and the call then goes on."""
+    home = Path(tempfile.mkdtemp(dir=Path.cwd()))
+    shardwrite.create(home / "x", (8,), "u4", shards=4, chunks=2)
+    home.chmod(mode)
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    with as_nobody(), pytest.raises(StoreError, match="Permission denied") as caught:
+        call(home)
+    assert f"; ask {owner} for the right to use {home}" in str(caught.value)
+    home.chmod(0o777)
+    with as_nobody():
+        call(home)
 
 
 @pytest.mark.parametrize("line", ["write secret.npy out", "write x.npy closed/out"])

@@ -380,3 +380,30 @@ def test_a_process_that_is_killed_at_the_list_leaves_nothing(group, when, then):
     assert shardwrite.verify(group).is_good
     names = {path.name for path in group.iterdir()}
     assert names == {"zarr.json", "a"} | ({"b"} if then == "another" else set())
+
+
+NOTED = """
+    import os, signal, sys
+    import shardwrite
+    group, rename = sys.argv[1], os.rename
+
+    def noted(source, to, **keywords):
+        if str(to) == group + "/zarr.json" and "listing" in str(source):
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, to, **keywords)
+
+    os.rename = noted
+    shardwrite.reshard(group + "/a", 4)
+"""
+
+
+@pytest.mark.parametrize("name", ["a", "."])
+def test_abandon_removes_what_a_process_left_that_was_killed_at_the_list(group, name):
+    """The conversion was over by then, so nothing but that is left of it."""
+    write(group / "a")
+    program = textwrap.dedent(NOTED)
+    killed = subprocess.run([*python(), "-c", program, str(group)], check=False)
+    assert killed.returncode != 0
+    assert list(group.glob("zarr.json.shardwrite")), "else it was not killed there"
+    assert shardwrite.abandon(group / name) == []
+    assert {path.name for path in group.iterdir()} == {"zarr.json", "a"}

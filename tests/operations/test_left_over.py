@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -224,3 +227,36 @@ def test_a_directory_that_disappears_amid_a_write(tmp_path, how):
     assert x.to_sharded_zarr(path, recheck=True, **options).n_shards == 25
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], values)
     assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_temporary_that_could_not_be_removed_is_removed_by_the_next_call(tmp_path, monkeypatch):
+    """The log does not say that the attempt is over which it belongs to."""
+
+    def refuse(path, *_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    unlink = os.unlink
+    with monkeypatch.context() as patched, dask.config.set({"shardwrite.retry-pauses": []}):
+        seams.replace_step(patched, "sync a file", refuse)
+        patched.setattr(
+            os, "unlink", lambda p, **k: (refuse if ".swtmp" in str(p) else unlink)(p, **k)
+        )
+        with pytest.raises(StoreError):
+            write(tmp_path / "x", 2)
+    assert list(tmp_path.rglob("*.swtmp"))
+    write(tmp_path / "x", 2)
+    assert not list(tmp_path.rglob("*.swtmp"))
+    assert not list(tmp_path.rglob("*.shardwrite"))
+
+
+@pytest.mark.parametrize("name", ["x", "b/y"])
+def test_abandon_of_one_array_removes_drafts_of_runs_on_several(tmp_path, name):
+    """Also where it is given the path of the array, which names no hierarchy."""
+    arrays, layout = [source((8, 8), 1)] * 2, {"shards": 4, "chunks": 2, "source_id": "x"}
+    shardwrite.store(arrays, [tmp_path / "r"] * 2, names=["x", "b/y"], **layout)
+    maker, _, machine = seams.signature().rsplit(",", 2)
+    draft = tmp_path / f"r.shardwrite/together/draft-0123456789ab,{maker},1,{machine}"
+    (draft / "0").mkdir(parents=True)
+    (draft / "0/plan.json").write_text("{}")
+    assert shardwrite.abandon(tmp_path / "r" / name) == []
+    assert not list(tmp_path.glob("r.*"))

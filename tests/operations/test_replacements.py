@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+import seams
 import zarr
 from click.testing import CliRunner
 from forks import python
@@ -75,6 +77,26 @@ def test_abandon_keeps_the_old_array(tmp_path, n_good, publish):
     assert contents(tmp_path / "x") == old
     assert beside(tmp_path / "x") == []
     assert shardwrite.abandon(tmp_path / "x") == []
+
+
+def test_what_cannot_be_removed_is_told_and_removed_by_the_next_call(tmp_path, monkeypatch):
+    """The old array is back by then, and the directory of the run has its last name."""
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+
+    def refuse(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patch:
+        seams.replace_step(patch, "remove the state of a run", refuse)
+        with pytest.raises(StoreError, match="cannot remove what is left in") as caught:
+            shardwrite.abandon(tmp_path / "x")
+    assert caught.value.errno == errno.EIO
+    assert contents(tmp_path / "x") == old
+    assert beside(tmp_path / "x")
+    assert shardwrite.abandon(tmp_path / "x") == []
+    assert contents(tmp_path / "x") == old
+    assert beside(tmp_path / "x") == []
 
 
 def test_the_command_keeps_it(tmp_path):

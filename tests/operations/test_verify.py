@@ -208,6 +208,29 @@ def test_storage_that_refuses_is_no_difference(tmp_path, monkeypatch):
     assert caught.value.errno == errno.EIO
 
 
+def test_a_census_tells_which_bad_shards_it_could_not_read(tmp_path, monkeypatch):
+    x = da.ones((32, 32), chunks=16, dtype="i4")
+    shardwrite.to_sharded_zarr(x, tmp_path / "x", shards=16, chunks=4)
+    (tmp_path / "x/c/0/0").write_bytes(b"torn")
+    assert shardwrite.census(tmp_path / "x").warnings == ()
+    real = os.pread
+
+    def pread(descriptor, nbytes, offset):
+        if "/c/1/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, nbytes, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with dask.config.set(scheduler="sync"):
+        found = shardwrite.census(tmp_path / "x")
+        told = CliRunner().invoke(main, ["census", str(tmp_path / "x")])
+    assert found.counts["bad"] == 3
+    (warning,) = found.warnings
+    assert "2 shards could not be read and count as bad, first c/1/0" in warning
+    assert "Input/output error; it need not be bad" in warning
+    assert "2 shards could not be read" in " ".join(told.output.split())
+
+
 class Counting(LocalEngine):
     """An engine that notes the number of keys of each graph."""
 

@@ -18,6 +18,7 @@ import seams
 from click.testing import CliRunner
 
 import shardwrite
+from shardwrite import StoreError
 from shardwrite.cli import main
 
 OLD = np.arange(64, dtype="i4").reshape(8, 8)
@@ -177,3 +178,53 @@ def test_abandon_tidies_after_an_update_that_a_conversion_in_place_follows(tmp_p
     shardwrite.abandon(path)
     assert np.array_equal(values(path), OLD)
     assert not list(tmp_path.glob("a.zarr.*"))
+
+
+CALLS = {
+    "write": lambda path: write(path / "x"),
+    "replacement": lambda path: write(path / "x", OLD + 5, mode="w"),
+    "update": lambda path: write(path / "x", OLD[:4], region=(slice(4), slice(8))),
+    "several": lambda path: shardwrite.store(
+        [source(OLD), source(NEW)], [path / "g"] * 2, names=["a", "b"], source_id="x", **LAYOUT
+    ),
+}
+
+
+def source(values):
+    return da.from_array(values, chunks=4)
+
+
+def write(path, values=OLD, **keywords):
+    how = {} if "region" in keywords else LAYOUT
+    source(values).to_sharded_zarr(path, **how, source_id=str(values[0, 0]), **keywords)
+
+
+@pytest.mark.parametrize("n_times", [1, 9])
+@pytest.mark.parametrize("name", CALLS)
+def test_what_the_end_cannot_remove_is_told(tmp_path, monkeypatch, name, n_times):
+    """It is looked at once more, and then it is an error. The same call removes the rest."""
+    if name in ("replacement", "update"):
+        write(tmp_path / "x", NEW)
+    remove, refused = seams.real("remove the state of a run"), []
+
+    def refuse(path):
+        if len(refused) == n_times:
+            return remove(path)
+        refused.append(path)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patched:
+        seams.replace_step(patched, "remove the state of a run", refuse)
+        if n_times > 1:
+            with pytest.raises(StoreError, match=r"cannot remove .*/ended-") as caught:
+                CALLS[name](tmp_path)
+            assert caught.value.errno == errno.EIO
+            assert list(tmp_path.rglob("ended-*"))
+        else:
+            CALLS[name](tmp_path)
+            assert not list(tmp_path.rglob("*.shardwrite"))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("c/*/*")}
+    CALLS[name](tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("c/*/*")} == before
+    assert len(before) == (8 if name == "several" else 4)
+    assert not list(tmp_path.rglob("*.shardwrite"))
