@@ -492,7 +492,9 @@ def settle(
             break
         except (StoreError, RunEndedError) as error:
             if not is_there(over.shared):
-                break  # another process has settled the run
+                over = replace(over, state=ENDED)  # as which it may have been set aside
+                if not is_there(over.shared):
+                    break  # another process has settled the run
             # Another one may be at it, and what it has removed is missing here.
             is_shared = isinstance(error, RunEndedError) or error.errno in _REMOVED
             if not is_shared or n_tries == _MAX_TRIES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -75,6 +76,29 @@ def test_abandon_keeps_the_old_array(tmp_path, n_good, publish):
     assert contents(tmp_path / "x") == old
     assert beside(tmp_path / "x") == []
     assert shardwrite.abandon(tmp_path / "x") == []
+
+
+def test_a_removal_that_fails_is_told(tmp_path, monkeypatch):
+    """The old array is back by then, and the same call removes what is left."""
+    old = make(tmp_path / "x")
+    fail(tmp_path / "x")
+    unlink = os.unlink
+
+    def refuse(*arguments, **keywords):
+        if any((tmp_path / "x.shardwrite").glob("ended-*")):
+            monkeypatch.undo()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return unlink(*arguments, **keywords)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StoreError, match="cannot remove") as error:
+        shardwrite.abandon(tmp_path / "x")
+    assert error.value.errno == errno.EIO
+    assert contents(tmp_path / "x") == old
+    assert beside(tmp_path / "x") == ["x.shardwrite"]
+    assert shardwrite.abandon(tmp_path / "x") == []
+    assert contents(tmp_path / "x") == old
+    assert beside(tmp_path / "x") == []
 
 
 def test_the_command_keeps_it(tmp_path):
