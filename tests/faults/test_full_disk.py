@@ -37,4 +37,4 @@ def test_the_disk_becomes_full_under_some_operations(tmp_path):
 @pytest.mark.parametrize(("filesystem", "first"), [("ext4", 0), ("xfs", 1), ("ext2", 2)])
 def test_the_disk_becomes_full_under_operations(tmp_path, filesystem, first):
     """A third of these on one of the file systems each; the campaign takes all on each."""
-    assert run(tmp_path, filesystem, first, 3, seed=4)["raised"] > 1
+    assert run(tmp_path, filesystem, first, 3, seed=4)["raised"] >= 1
