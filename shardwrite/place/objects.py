@@ -92,6 +92,11 @@ def _after(data: bytes, old: bytes | None) -> bytes | None:
     return data + (_n_turns(old) + 1) % _N_TURNS * _TURN
 
 
+def _mark_of(run: Owner) -> bytes:
+    facts = {"run": run.run, "state": str(run.path.parent), **run.keeper}
+    return json.dumps(facts).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What the mark of a run says; all is empty if there is none."""
@@ -474,7 +479,7 @@ class InStore(Place):
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
         self.forget()
-        if self._marked_by() == run.run:
+        if self._marked_by() == run.run or self._has_torn_mark(run):
             with self._removing(run, [MARK_NAME], run.check_held) as transaction:
                 transaction.remove(MARK_NAME)
             self.forget()
@@ -540,14 +545,13 @@ class InStore(Place):
     def _put_mark(
         self, run: Owner, durability: str, check: Callable[[], None], *, is_new: bool
     ) -> None:
-        facts = {"run": run.run, "state": str(run.path.parent), **run.keeper}
-        data = json.dumps(facts).encode()
+        data = _mark_of(run)
         check()
         # Of two runs that begin at once with different directories, one stops here.
         can_create = Capability.EXCLUSIVE in self.store.capabilities
         is_put = can_create and self.store.create_new(MARK_NAME, data)
         self.forget()  # what was read before the mark may be out of date
-        mark = Mark() if is_put else self.mark
+        mark = Mark() if is_put or self._has_torn_mark(run) else self.mark
         if mark.run not in ("", run.run, self.lost_run):
             unknown = self._unknown(mark)
             raise JournalError(f"{unknown.told}; {unknown.remedy}", path=str(run.path))
@@ -593,6 +597,14 @@ class InStore(Place):
             return Mark("?")
         is_whole = is_plain_key(mark.keeper) and f"/{self.whole_name}".endswith(f"/{mark.array}")
         return mark if is_whole else replace(mark, array="", keeper="")
+
+    def _has_torn_mark(self, run: Owner) -> bool:
+        """Whether only the beginning of the run's mark is there.
+
+        In a store whose puts are not whole, a put that failed leaves that, and nobody has gone on.
+        """
+        data, whole = self.read(MARK_NAME), _mark_of(run)
+        return data is not None and data != whole and whole.startswith(data)
 
     def _remove_all(
         self,

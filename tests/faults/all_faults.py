@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,7 +45,7 @@ import small_disk
 from all_operations import OPERATIONS, TABLES
 from driver import Bench, Case, Fault
 from helpers import MEMORY
-from users import User
+from users import User, missing_root
 
 FAULTS: dict[str, Fault] = {}
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
@@ -58,20 +58,28 @@ LAB = 61000
 ALICE, BOB = User(61001, 61001, (LAB,), 0o002), User(61002, 61002, (LAB,), 0o002)
 
 
-def fault(name: str, disk: Any = None, missing: Callable[[], str] = str) -> Callable[..., Any]:
-    """Enter a function into the table. It is given a bench, a case and a path, and yields once."""
+def fault(
+    name: str, missing: Callable[..., str] = str, disk: Any = None, filesystem: str = ""
+) -> Callable[..., Any]:
+    """Enter a function into the table. It is given a bench, a case and a path, and yields once.
+
+    With a disk, both this and what is missing for it depend on the file system.
+    """
 
     def enter(strike: Callable[[Bench, Case, Path], Iterator[None]]) -> Any:
-        FAULTS[name] = Fault(contextlib.contextmanager(strike), disk, missing)
+        entry = Fault(contextlib.contextmanager(strike), disk, missing)
+        FAULTS[name] = on(entry, filesystem)
         return strike
 
     return enter
 
 
-def missing_root() -> str:
-    """Why no user can be taken on, or no file system be mounted."""
-    is_root = sys.platform == "linux" and os.geteuid() == 0
-    return "" if is_root else "needs root on Linux"
+def on(fault: Fault, filesystem: str) -> Fault:
+    """A fault on a file system, if it needs a disk of its own and one is named."""
+    if fault.disk is None or not filesystem:
+        return fault
+    disk, missing = (partial(f, filesystem=filesystem) for f in (fault.disk, fault.missing))
+    return replace(fault, disk=disk, missing=missing)
 
 
 @fault("kill")
@@ -97,7 +105,7 @@ def fail(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     yield
 
 
-@fault("failing call", missing=preloaded.missing)
+@fault("failing call", preloaded.missing)
 def fail_call(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """A system call fails, once or from then on, also one that is not Python's."""
     rng = bench.rng(case)
@@ -125,11 +133,7 @@ def fail_call(bench: Bench, case: Case, path: Path) -> Iterator[None]:
         yield
 
 
-@fault(
-    "power cut",
-    disk=partial(power_cut.Machine, filesystem="ext4"),
-    missing=partial(power_cut.missing, "ext4"),
-)
+@fault("power cut", power_cut.missing, power_cut.Machine, "ext4")
 def cut(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """The machine loses its power; what goes on has another boot id."""
     rng = bench.rng(case)
@@ -146,11 +150,7 @@ def cut(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     bench.disk.restart()
 
 
-@fault(
-    "failing write-back",
-    disk=partial(lossy_device.Disk, filesystem="ext4"),
-    missing=partial(lossy_device.missing, "ext4"),
-)
+@fault("failing write-back", lossy_device.missing, lossy_device.Disk, "ext4")
 def fail_write_back(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """The disk refuses some of what it is to take; in the end, it shows what it has."""
     rng = bench.rng(case)
@@ -208,7 +208,7 @@ def read_old_or_new(path: Path, operation: driver.Operation) -> None:
         assert is_right.all(), f"{reader}: {(~is_right).sum()} wrong elements"
 
 
-@fault("full disk", disk=partial(small_disk.Disk, filesystem="tmpfs"), missing=missing_root)
+@fault("full disk", small_disk.missing, small_disk.Disk, "tmpfs")
 def fill(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """Every byte is taken. Giving up needs no room, and the same call finishes once there is some."""
     operation = bench.operations[case.operation]
@@ -249,7 +249,7 @@ def give_up(path: Path) -> None:
         shardwrite.abandon(path)
 
 
-@fault("two users", missing=missing_root)
+@fault("two users", missing_root)
 def go_on_as_colleague(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """A colleague goes on with what a kill has interrupted, or is refused; then its owner does."""
     for place in (bench.root, bench.notes):
@@ -284,12 +284,13 @@ def run(
     *,
     n_cases: int = 0,
     seed: int = 0,
+    filesystem: str = "",
     **how: int,
 ) -> list[Case]:
     """Cases of each of some faults, one after the other: so many at random, or `driver.everywhere`."""
     done: list[Case] = []
     for name in faults:
-        fault = FAULTS[name]
+        fault = on(FAULTS[name], filesystem)
         top = Path(tempfile.mkdtemp(prefix="faults-", dir=None if fault.disk else MEMORY))
         top.chmod(0o755)
         try:
@@ -325,12 +326,18 @@ def main() -> None:
     )
     parser.add_argument("--cases", type=int, default=0, help="so many of each fault at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--filesystem",
+        choices=small_disk.FILESYSTEMS,
+        default="",
+        help="of faults that need a disk, in place of their own",
+    )
     parser.add_argument("--json", type=Path, help="write every case to this file")
     given = parser.parse_args()
     if "failing call" in given.faults and "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     for name in given.faults:
-        if why := FAULTS[name].missing():
+        if why := on(FAULTS[name], given.filesystem).missing():
             sys.exit(f"{name}: {why}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     gc.freeze()  # Forked processes need not go through, and so copy, what is there already.
@@ -339,6 +346,7 @@ def main() -> None:
         given.faults,
         n_cases=given.cases,
         seed=given.seed,
+        filesystem=given.filesystem,
         every=0 if given.amid else given.every,
         last=given.last,
         twice=given.twice,

@@ -142,9 +142,10 @@ class Row:
 
 def of_states(found) -> Numbers:
     """Of `power_cut.py`."""
+    total = found["summary"]
     names = ("states", "vacuous", "acked", "lost", "torn", "left")
-    runs, vacuous, acked, lost, torn, left = (found[name] for name in names)
-    open_files = ["a descriptor stayed open"] * found["leaked"]
+    runs, vacuous, acked, lost, torn, left = (total[name] for name in names)
+    open_files = ["a descriptor stayed open"] * total["leaked"]
     return Numbers(
         runs=runs,
         vacuous=vacuous,
@@ -152,18 +153,17 @@ def of_states(found) -> Numbers:
         lost=lost,
         torn=torn,
         left=left,
-        troubles=list(found["troubles"]) + open_files,
+        troubles=list(total["troubles"]) + open_files,
     )
 
 
 def of_cases(found) -> Numbers:
-    """Of `interruptions.py` and `lossy_disk.py`."""
-    runs, vacuous, acked, lost, torn, left = (
-        found[name] for name in ("cases", "vacuous", "acked", "lost", "torn", "left")
-    )
-    troubles = (
-        list(found["troubles"]) + ["verify did not say what the readers found"] * found["false"]
-    )
+    """Of `interruptions.py`, `lossy_disk.py` and `full_disk.py`."""
+    total = found["summary"]
+    names = ("cases", "vacuous", "acked", "lost", "torn", "left")
+    runs, vacuous, acked, lost, torn, left = (total[name] for name in names)
+    unseen = ["verify did not say what the readers found"] * total["false"]
+    troubles = list(total["troubles"]) + unseen
     return Numbers(
         runs=runs, vacuous=vacuous, acked=acked, lost=lost, torn=torn, left=left, troubles=troubles
     )

@@ -1,15 +1,18 @@
-"""A full disk under every operation: readers are right while it is full, nothing that was
-acknowledged is lost, giving up needs no room, and once there is room the same call finishes.
+"""A full disk under the operations of `scenarios.py`: readers are right while it is full, nothing
+that was acknowledged is lost, giving up needs no room, and once there is room the same call finishes.
+``all_faults.py --faults "full disk"`` fills it under all others.
 
 Each case makes an array on a small file system of its own. Before some effect of an operation, a
 file beside it takes the last free byte, and the disk stays full. When the operation has failed,
 three readers judge what is there; then comes a user's next step, and they judge again, all of this
 without a free byte. Then the file is removed, and the same call must finish.
 
-In a third of the cases of arrays, the process is killed some effects after the disk became full.
-Shards that are changed in place may then be torn, and the next step is always to give up. Where a
-shard must be written anew for that, it says how many bytes it needs, and readers are right all the
-same.
+In a third of the cases, the process is killed some effects after the disk became full. Shards that
+are changed in place may then be torn, and the next step is always to give up. Where a shard must be
+written anew for that, it says how many bytes it needs, and readers are right all the same.
+
+Readers start threads, and what is forked beside threads may wait for ever. So each case runs in a
+process of its own, which forks before it reads.
 
 Run as ``python tests/faults/full_disk.py --cases 150 --filesystem ext4 --json out.json``, as root.
 """
@@ -24,7 +27,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,20 +35,13 @@ import numpy as np
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
-import all_faults
-import driver
 import judging
-from all_operations import OPERATIONS
-from effects import before_effect, in_child
+from effects import before_effect, count_effects, in_child
 from scenarios import Scenario
 from small_disk import FILESYSTEMS, FULL, SAYS_WHAT, Disk
 
 FOLLOW_UPS = ("abandon", "same", "writer", "nothing")
-_N_EFFECTS = 200
-"""Of an operation of which no more is known."""
-
-
-KINDS = [*judging.KINDS, ("consume", "replace"), *((name, "") for name in OPERATIONS)]
+KINDS = [*judging.KINDS, ("consume", "replace")]
 
 
 @dataclass(kw_only=True)
@@ -82,7 +78,7 @@ def draw(
     drawn = judging.draw(number, rng, kinds)
     drawn["follow_up"] = follow_ups[number // len(kinds) % len(follow_ups)]
     at, kill_after = float(rng.random()), int(rng.integers(1, 40))
-    if drawn["operation"] in OPERATIONS or rng.random() > 1 / 3:
+    if rng.random() > 1 / 3:
         kill_after = 0
     else:
         drawn["follow_up"] = "abandon"
@@ -102,23 +98,54 @@ class Bench:
 
     def __init__(self, disk: Disk, notes: Path) -> None:
         self._disk, self._notes = disk, notes
-        self._table = driver.Bench(
-            OPERATIONS, all_faults.FAULTS["full disk"], disk.root, notes, disk=disk
-        )
         self._n_effects: dict[tuple[str, str], int] = {}
 
     def run_case(self, case: Case, seed: int) -> Case:
+        """A case in a process of its own."""
+        outcome = self._notes / "outcome"
+        outcome.unlink(missing_ok=True)
+        where = 1 + int(case.at * self._n_effects_of(case, seed))
+        ended = self._in_child(
+            lambda: outcome.write_text(json.dumps(asdict(self._judged(case, seed, where))))
+        )
+        if ended == "done":
+            return Case(**json.loads(outcome.read_text()))
+        self._disk.free()
+        case.trouble = ended[-600:]
+        return case
+
+    def _in_child(self, action: Callable[[], object]) -> str:
+        stage = self._notes / "stage"
+        stage.unlink(missing_ok=True)
+        return in_child(action, stage=stage)
+
+    def _n_effects_of(self, case: Case, seed: int) -> int:
+        """How many effects such an operation has that is not struck."""
+        kind, count = (case.operation, case.strategy), self._notes / "count"
+
+        def act() -> None:
+            counted = replace(case)
+            with judging.set_up(counted, self._disk.root / "count", seed) as scenario:
+                scenario.make()
+                count_effects(scenario.run, count)
+            assert not counted.trouble, counted.trouble
+
+        if kind not in self._n_effects:
+            ended = self._in_child(act)
+            assert ended == "done", ended
+            self._n_effects[kind] = int(count.read_text())
+        return self._n_effects[kind]
+
+    def _judged(self, case: Case, seed: int, where: int) -> Case:
         """One operation, a disk that becomes full under it, and the judgements."""
         home = self._disk.root / f"case-{seed}-{case.number}"
-        if case.operation in OPERATIONS:
-            return self._run_of_table(case)
         with judging.set_up(case, home, seed) as scenario:
             scenario.make()
             try:
                 if case.kill_after:
-                    self._kill_under(case, scenario)
+                    self._kill_under(case, scenario, where)
                 else:
-                    self._fill_under(case, scenario.run)
+                    self._fill_under(case, scenario.run, where)
                 scenario.enter_journalled()
                 if not (case.kill_after and case.in_place):
                     judging.judge(case, scenario)
@@ -132,34 +159,18 @@ class Bench:
                 judging.judge_all(case, scenario)
         return case
 
-    def _run_of_table(self, case: Case) -> Case:
-        """One of the operations of `all_operations.py`."""
-        at = 1 + int(case.at * self._table.n_effects(case.operation))
-        struck = driver.Case(fault="full disk", operation=case.operation, at=at)
-        self._table.run(struck)
-        case.effect, case.error, case.left = struck.effect, struck.error, struck.left
-        case.trouble = struck.trouble
-        return case
-
-    def _where(self, case: Case) -> int:
-        """Number of the effect before which the disk becomes full."""
-        n_effects = self._n_effects.get((case.operation, case.strategy), _N_EFFECTS)
-        return 1 + int(case.at * n_effects)
-
-    def _fill_under(self, case: Case, act: Callable[[], object]) -> None:
+    def _fill_under(self, case: Case, act: Callable[[], object], where: int) -> None:
         def strike(effect: str) -> None:
             case.effect = effect
             self._disk.fill()
 
-        with before_effect(self._where(case), strike) as n_effects:
+        with before_effect(where, strike):
             try:
                 act()
             except Exception as error:
                 enter_error(case, error)
-        if not case.effect:
-            self._n_effects[case.operation, case.strategy] = n_effects()
 
-    def _kill_under(self, case: Case, scenario: Scenario) -> None:
+    def _kill_under(self, case: Case, scenario: Scenario, where: int) -> None:
         acks, effect = self._notes / "acks", self._notes / "effect"
         for note in (acks, effect):
             note.unlink(missing_ok=True)
@@ -175,13 +186,12 @@ class Bench:
         def act() -> None:
             scenario.told = tell
             with (
-                before_effect(self._where(case), strike),
+                before_effect(where, strike),
                 contextlib.suppress(shardwrite.ShardwriteError),
             ):
                 scenario.run()
 
-        kill_at = self._where(case) + case.kill_after
-        ended = in_child(act, kill_at, self._notes / "trouble")
+        ended = in_child(act, where + case.kill_after, self._notes / "trouble")
         case.trouble = "" if ended in ("killed", "done") else ended[-600:]
         case.error = "killed" if ended == "killed" else ""
         case.effect = effect.read_text() if effect.exists() else ""

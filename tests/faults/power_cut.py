@@ -606,7 +606,8 @@ def tell(document: dict, made: Sequence[Any], out: Path | None) -> None:
     """Print a summary, and write it with all that was made to a file if one is named."""
     print(json.dumps(document, indent=2))
     if out:
-        out.write_text(json.dumps({**document, "of": [asdict(one) for one in made]}, indent=2))
+        of = [asdict(one) for one in made]
+        out.write_text(json.dumps({"summary": document, "of": of}, indent=2))
 
 
 def main() -> None:

@@ -13,12 +13,23 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import loop_devices
 import power_cut
+from users import missing_root
 
 FILESYSTEMS = ("tmpfs", "ext4", "xfs", "ext2")
 """The last one cannot reserve blocks, so that giving up may need room there."""
 SAYS_WHAT = re.compile(r"anew takes [\d,]+ bytes: free as many")
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NBYTES = {name: (304 if name == "xfs" else 24) * 2**20 for name in FILESYSTEMS}
+
+
+def missing(filesystem: str) -> str:
+    """Why there can be no such disk here, or an empty string."""
+    return missing_root() if filesystem == "tmpfs" else power_cut.missing(_kind(filesystem))
+
+
+def _kind(filesystem: str) -> str:
+    """Of the program that makes it, and of the kernel's module."""
+    return filesystem.replace("ext2", "ext4")
 
 
 class Disk:
@@ -51,8 +62,7 @@ class Disk:
                 file.truncate(nbytes)
             # No blocks are kept for root, who runs this.
             extra = {"ext4": ["-m", "0"], "ext2": ["-m", "0", "-O", "^extents,^64bit"], "xfs": []}
-            kind = self.filesystem.replace("ext2", "ext4")
-            make = [*power_cut.MKFS[kind], *extra[self.filesystem], self._image]
+            make = [*power_cut.MKFS[_kind(self.filesystem)], *extra[self.filesystem], self._image]
             subprocess.run(make, check=True, capture_output=True)
             self._device = loop_devices.attach(self._image)
             mount = [self._device]

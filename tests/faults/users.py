@@ -39,6 +39,12 @@ STRATEGIES = {
 KILLED = 9
 
 
+def missing_root() -> str:
+    """Why no user can be taken on, or no file system be mounted."""
+    is_root = sys.platform == "linux" and os.geteuid() == 0
+    return "" if is_root else "needs root on Linux"
+
+
 @dataclass(frozen=True)
 class User:
     """Somebody who works on this machine; no list of users knows them."""

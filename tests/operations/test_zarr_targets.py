@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -522,6 +523,58 @@ def test_a_store_that_was_emptied_is_noticed(x):
         x.to_sharded_zarr(store, name="x", source_id="it", **SIZES)
     x.to_sharded_zarr(store, name="x", source_id="it", restart=True, **SIZES)
     np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
+
+
+class Filling(MemoryStore):
+    """A store without room, in which a put leaves what could still be written."""
+
+    left = None  # bytes of the next object; None as long as there is room
+
+    async def set(self, key, value, byte_range=None):
+        if self.left is None:
+            await super().set(key, value, byte_range)
+            return
+        await super().set(key, value[: self.left])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def fill_at_mark(store, x, left, **call):
+    """Begin a run, of whose mark only so many bytes find room."""
+    store.left = left
+    with pytest.raises(shardwrite.StoreError, match="No space") as error:
+        x.to_sharded_zarr(store, **call)
+    assert error.value.errno == errno.ENOSPC
+    assert len(store._store_dict["x/shardwrite-run.json"].to_bytes()) == left
+    store.left = None
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("left", [0, 9])
+def test_a_mark_of_which_only_the_beginning_is_there(x, left, restart, tmp_path):
+    store = Filling()
+    call = {"name": "x", "run_dir": tmp_path / "runs", **SIZES}
+    fill_at_mark(store, x, left, source_id="it", **call)
+    new = {"source_id": "other", "restart": True} if restart else {"source_id": "it"}
+    (x + restart).to_sharded_zarr(store, **call, **new)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES + restart)
+    assert "x/shardwrite-run.json" not in store._store_dict
+
+
+@pytest.mark.parametrize("left", [0, 9])
+def test_a_run_with_such_a_mark_is_given_up(x, left, tmp_path):
+    """Also after another one, which its mark did not keep from going on, since it says nothing."""
+    store = Filling()
+    call, others = ({"name": "x", "run_dir": tmp_path / name} for name in ("runs", "others"))
+    x.to_sharded_zarr(store, **call, **SIZES)
+    before = dict(store._store_dict)
+    fill_at_mark(store, x + 1, left, mode="w", **call, **SIZES)
+    shardwrite.abandon(store, **call)
+    assert store._store_dict == before
+    fill_at_mark(store, x + 1, left, mode="w", **call, **SIZES)
+    (x + 2).to_sharded_zarr(store, mode="w", **others, **SIZES)
+    shardwrite.abandon(store, **call)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES + 2)
+    assert shardwrite.verify(store, name="x", deep=True).is_good
 
 
 def test_another_run_in_the_same_place_is_noticed(x, tmp_path):
