@@ -25,13 +25,16 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
-from shardwrite.stores.directories import ASIDE_PREFIX, NEW, STAGED
+from shardwrite.stores.directories import ASIDE_PREFIX, STAGED
 from shardwrite.stores.looking import listed, mode_of, opened, write_new
 
 SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
 """Prefixes of the names of data that a run has moved into its directory, or has written there."""
 
 _MAX_TRIES = 8
+_HELD = ".nfs"
+"""How the name of a file begins that NFS keeps, because it was removed while a process of this host
+had it open. It goes when it is closed."""
 
 # ---- Data
 
@@ -114,8 +117,26 @@ def remove_data(root: Path, key: str, proof: Proof) -> None:
 
 
 def data_in(run_path: Path) -> list[str]:
-    """Names of the data that a run has moved into its directory."""
-    return [path.name for path in listed(run_path) if path.name.startswith(SET_ASIDE)]
+    """Names of the data that a run has moved into its directory.
+
+    Directories without any file are none, as those of an array whose removal NFS has not finished.
+    """
+    named = (path for path in listed(run_path) if path.name.startswith(SET_ASIDE))
+    return [path.name for path in named if not _is_removed(path)]
+
+
+def _is_removed(path: Path) -> bool:
+    """Whether a tree has no files but those that NFS keeps for processes that have them open."""
+    return stat.S_ISDIR(mode_of(path, follow=False)) and not any(
+        not name.startswith(_HELD)
+        for at, directories, files in os.walk(path, onerror=_raise, followlinks=False)
+        for name in (*files, *(each for each in directories if Path(at, each).is_symlink()))
+    )
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # another process removes the same
+        raise error
 
 
 def remove_state(directory: Path) -> None:
@@ -124,10 +145,6 @@ def remove_state(directory: Path) -> None:
     Another process may remove the same files at the same time.
     """
     left = data_in(directory)
-    if NEW in left:  # it is empty if the run was never begun
-        with contextlib.suppress(OSError):
-            os.rmdir(directory / NEW)
-        left = data_in(directory)
     if left:
         raise StoreError(
             f"{directory / left[0]} holds data, and no plan there says whose; look at it, "
@@ -141,11 +158,16 @@ def remove_state(directory: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a file or a tree, also while another process does; links are not followed.
 
-    Directories in the tree that are write-protected are made writable first.
+    Directories in the tree that are write-protected are made writable first. NFS keeps a file for a
+    process of this host that has it open. It stays with its directory, and a later call removes
+    both.
     """
+    left: list[OSError] = []
 
     def failed(_: object, __: str, error: Any) -> None:
-        if not isinstance(error[1], FileNotFoundError):
+        if getattr(error[1], "errno", None) in (errno.ENOTEMPTY, errno.EBUSY):
+            left.append(error[1])
+        elif not isinstance(error[1], FileNotFoundError):
             raise error[1]
 
     if not stat.S_ISDIR(mode_of(path, follow=False)):
@@ -155,16 +177,18 @@ def _remove(path: Path) -> None:
     for n_tries in itertools.count(1):
         try:
             shutil.rmtree(path, onerror=failed)
-            break
         except PermissionError:
             if is_writable:
                 raise
             is_writable = True
             _make_writable(path)
-        except OSError as error:
-            # A process that holds a directory open may have made a file in it since it was listed.
-            if error.errno != errno.ENOTEMPTY or n_tries == _MAX_TRIES:
-                raise
+            continue
+        if not left or _is_removed(path):
+            break
+        # A process that holds a directory open may have made a file in it since it was listed.
+        if n_tries == _MAX_TRIES:
+            raise left[0]
+        left.clear()
 
 
 def _make_writable(root: Path) -> None:
