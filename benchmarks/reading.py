@@ -1,6 +1,6 @@
 """How fast an array is read: ``python -m benchmarks.reading``.
 
-Inner chunks at random, planes along each axis, and the whole array; by shardwrite, tensorstore, zarr-python, and zarr-python with the
+Inner chunks at random, planes along each axis, and the whole array; by shardwrite, tensorstore, zarr-python, also by `CachedStore`, and with the
 codecs of zarrs. The array lies in a directory, on a web server of this machine that waits before each answer, or at a URL of yours
 (``--url s3://bucket/x.zarr``, with the array already there). Each measurement is a fresh process, contestants in turn, and each reads
 every case twice: *cold* opens the array, *warm* reads other chunks with what was kept. What is read is compared with the source. The
@@ -92,6 +92,15 @@ def _zarrs(url: str) -> Read:
     return _zarr_python(url)
 
 
+def _zarr_python_kept(url: str) -> Read:
+    import zarr
+
+    import shardwrite
+
+    array: Any = zarr.open_array(shardwrite.CachedStore(url), mode="r")
+    return lambda region: np.asarray(array[region])
+
+
 def _tensorstore(url: str) -> Read:
     import tensorstore
 
@@ -108,6 +117,7 @@ CONTESTANTS: dict[str, Callable[[str], Read]] = {
     "shardwrite": _shardwrite,
     "tensorstore": _tensorstore,
     "zarr-python": _zarr_python,
+    "zarr-python with CachedStore": _zarr_python_kept,
     "zarr-python with zarrs": _zarrs,
 }
 

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.write import create, store, to_sharded_zarr
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import open_sharded
+    from shardwrite.read.cached_store import CachedStore
     from shardwrite.read.census import Census
     from shardwrite.read.present import PresentChunks
     from shardwrite.runs.result import VolumeResult, WriteResult
@@ -151,6 +152,7 @@ else:
             "shardwrite.volumes.uint64_shards": ("UInt64Report", "UInt64Written", "UInt64Shards"),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("create", "store", "to_sharded_zarr"),
+            "shardwrite.read.cached_store": ("CachedStore",),
             "shardwrite.read.census": ("Census",),
             "shardwrite.read.present": ("PresentChunks",),
             "shardwrite.plan.plan": ("Part", "Plan"),
@@ -218,6 +220,7 @@ when_imported("xarray", _add_accessors)
 __all__ = [
     "Adopted",
     "AppendOnly",
+    "CachedStore",
     "Census",
     "Compaction",
     "Conversion",

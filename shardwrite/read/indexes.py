@@ -19,7 +19,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.config.table import CHUNK_CACHE, INDEX_CACHE, value_of
 from shardwrite.encode.reader import LoadedIndex
 
-_ENTRY_NBYTES = 512  # of an entry, beside its table or elements
+ENTRY_NBYTES = 512  # of an entry, beside its table or elements
 
 
 class _Kept(Protocol):
@@ -41,7 +41,7 @@ class KeptIndex:
     def memory_nbytes(self) -> int:
         """Memory that it takes: a table, and a flag for each of its rows."""
         table = self.loaded.index.table
-        return _ENTRY_NBYTES + table.nbytes + len(table)
+        return ENTRY_NBYTES + table.nbytes + len(table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class KeptChunk:
     @property
     def memory_nbytes(self) -> int:
         """Memory that it takes."""
-        return _ENTRY_NBYTES + self.elements.nbytes
+        return ENTRY_NBYTES + self.elements.nbytes
 
 
 K = TypeVar("K", bound=_Kept)

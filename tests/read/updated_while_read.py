@@ -18,11 +18,13 @@ from pathlib import Path
 
 import dask
 import numpy as np
+import zarr
 from obstore.store import MemoryStore
 
 import shardwrite
 from shardwrite import AppendOnly, CorruptShardError, FixedOrder
 from shardwrite.read import array as reading
+from shardwrite.read import cached_store
 from shardwrite.stores import looking
 
 SHAPE, SHARD, CHUNK = (64, 64), 32, 8
@@ -87,9 +89,10 @@ class Updates:
         if not (is_right and is_whole and (tiles.min(axis=(1, 3)) >= before).all()):
             self.wrong.append((box, versions.min(), versions.max(), before.min(), self.version))
 
-    def run(self, seconds, n_readers=8):
-        """Update for some time."""
+    def run(self, seconds, n_readers=8, opener=shardwrite.open_sharded):
+        """Update for some time, under readers that open the array by a function."""
         hits, finds = Counter(), {"kept": reading.INDEXES, "kept chunks": reading.CHUNKS}
+        finds["kept by a store"] = cached_store.INDEXES
 
         def counted(name, find):
             def call(key):
@@ -102,7 +105,7 @@ class Updates:
         errors, arrays = [], []
         for settings in ({}, {"shardwrite.read.chunk-cache": "1 MiB"}):
             with dask.config.set(settings):
-                arrays.append(shardwrite.open_sharded(self.store))
+                arrays.append(opener(self.store))
 
         def reader(array):
             try:
@@ -133,13 +136,26 @@ class Updates:
         self.counts.update(hits)
 
 
-def updated(place, directory, seconds, n_readers):
+def by_zarr(store):
+    """An array of zarr-python that keeps indexes."""
+    return zarr.open_array(shardwrite.CachedStore(store), mode="r")
+
+
+def updated(
+    place,
+    directory,
+    seconds,
+    n_readers,
+    opener=shardwrite.open_sharded,
+    strategies=tuple(STRATEGIES),
+):
     """What readers met while an array in a place of a kind was updated for some time."""
     store = MemoryStore() if place == "bucket" else directory / "x"
     settled, looking.SETTLED_NS = looking.SETTLED_NS, 30_000_000  # more than a tick of the clock
     try:
-        case = Updates(store, PLACES[place], str(directory / "run") if place == "bucket" else None)
-        case.run(seconds, n_readers)
+        used = {name: how for name, how in PLACES[place].items() if name in strategies}
+        case = Updates(store, used, str(directory / "run") if place == "bucket" else None)
+        case.run(seconds, n_readers, opener)
     finally:
         looking.SETTLED_NS = settled
     return case

@@ -220,6 +220,26 @@ def test_requests(full, tmp_path):
     assert sorted(ranges) == sorted(rows), "no farther apart, and no larger than the settings say"
 
 
+def test_zarr_reads_by_a_store_that_keeps_indexes(server, tmp_path):
+    write(tmp_path / "x", compressors="zstd")
+    x = zarr.open_array(shardwrite.CachedStore(f"{server.url}/x"), mode="r")
+    np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
+    np.testing.assert_array_equal(x[16:32, :32], VALUES[16:32, :32])
+    np.testing.assert_array_equal(x[:], VALUES)
+    others = VALUES // 3
+    write(tmp_path / "x", others, compressors="zstd", mode="w")
+    np.testing.assert_array_equal(x[:16, 16:32], others[:16, 16:32])
+
+
+def test_requests_of_a_store_that_keeps_indexes(full, tmp_path):
+    write(tmp_path / "x")
+    x = zarr.open_array(shardwrite.CachedStore(f"{full.url}/x"), mode="r")
+    full.requests()
+    np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
+    n_cold, n_warm = len(full.requests()), (x[16:32, :16], len(full.requests()))[1]
+    assert (n_cold, n_warm) == (2, 1)
+
+
 def test_requests_of_a_deep_check(full, tmp_path):
     write(tmp_path / "x", shards=128)
     assert shardwrite.verify(f"{full.url}/x", deep=True)
