@@ -25,7 +25,7 @@ from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import StoreError
-from shardwrite.stores.directories import ASIDE_PREFIX, STAGED
+from shardwrite.stores.directories import ASIDE_PREFIX, NEW, STAGED
 from shardwrite.stores.looking import listed, mode_of, opened, write_new
 
 SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
@@ -114,29 +114,13 @@ def remove_data(root: Path, key: str, proof: Proof) -> None:
             raise
         return  # a duplicate of this task was faster
     _remove(aside)
+    if mode_of(aside, follow=False):  # files in it are held open, and no data any more
+        os.rename(aside, aside.with_name(f"held-{uuid.uuid4().hex}"))
 
 
 def data_in(run_path: Path) -> list[str]:
-    """Names of the data that a run has moved into its directory.
-
-    Directories without any file are none, as those of an array whose removal NFS has not finished.
-    """
-    named = (path for path in listed(run_path) if path.name.startswith(SET_ASIDE))
-    return [path.name for path in named if not _is_removed(path)]
-
-
-def _is_removed(path: Path) -> bool:
-    """Whether a tree has no files but those that NFS keeps for processes that have them open."""
-    return stat.S_ISDIR(mode_of(path, follow=False)) and not any(
-        not name.startswith(_HELD)
-        for at, directories, files in os.walk(path, onerror=_raise, followlinks=False)
-        for name in (*files, *(each for each in directories if Path(at, each).is_symlink()))
-    )
-
-
-def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # another process removes the same
-        raise error
+    """Names of the data that a run has moved into its directory."""
+    return [path.name for path in listed(run_path) if path.name.startswith(SET_ASIDE)]
 
 
 def remove_state(directory: Path) -> None:
@@ -145,6 +129,10 @@ def remove_state(directory: Path) -> None:
     Another process may remove the same files at the same time.
     """
     left = data_in(directory)
+    if NEW in left:  # it is empty if the run was never begun
+        with contextlib.suppress(OSError):
+            os.rmdir(directory / NEW)
+        left = data_in(directory)
     if left:
         raise StoreError(
             f"{directory / left[0]} holds data, and no plan there says whose; look at it, "
@@ -183,12 +171,23 @@ def _remove(path: Path) -> None:
             is_writable = True
             _make_writable(path)
             continue
-        if not left or _is_removed(path):
+        if not left or _is_held(path):
             break
         # A process that holds a directory open may have made a file in it since it was listed.
         if n_tries == _MAX_TRIES:
             raise left[0]
         left.clear()
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a tree has only files that NFS keeps for processes which have them open."""
+    names = [name for _, _, files in os.walk(path, onerror=_raise) for name in files]
+    return bool(names) and all(name.startswith(_HELD) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # another process removes the same
+        raise error
 
 
 def _make_writable(root: Path) -> None:

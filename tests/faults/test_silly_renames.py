@@ -7,7 +7,6 @@ import errno
 import os
 import uuid
 from contextlib import ExitStack
-from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -133,19 +132,15 @@ def test_a_reader_that_has_old_files_open_stops_no_call(nfs, change):
     np.testing.assert_array_equal(zarr.open_array(path)[...], VALUES + 3)
 
 
-def test_what_is_held_hides_nothing_else(nfs):
-    """All other files of the directory go, and data that are no leftovers still stay."""
+def test_all_other_files_are_removed(nfs):
+    """A file that is held open does not stop the removal of what comes after it."""
     state = nfs / "ended-1"
-    for name in ("a", "b/c", "replaced/c/0", "replaced/c/1"):
+    for name in ("a", "b/c", "b/d", "e"):
         (state / name).parent.mkdir(parents=True, exist_ok=True)
         (state / name).write_bytes(b"x")
-    with pytest.raises(shardwrite.StoreError, match="holds data"):
+    with (state / "b/c").open():
         remove_state(state)
-    with (state / "a").open(), (state / "replaced/c/0").open():
-        (state / "replaced/c/0").unlink()
-        (state / "replaced/c/1").unlink()
-        remove_state(state)
-        assert {path.name[:4] for path in state.rglob("*") if path.is_file()} == {HELD}
-        assert not Path(state, "b").exists()
+        (left,) = (path for path in state.rglob("*") if path.is_file())
+        assert left.name.startswith(HELD)
     remove_state(state)
     assert not state.exists()
