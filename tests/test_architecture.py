@@ -456,6 +456,7 @@ REMOVES_ITS_OWN = {
         "abort_temporary",
         "discard_open_temporaries",
         "link_new",
+        "remove_data",  # what NFS has left of them gets another name
         "remove_state",
         "set_aside",
     },

@@ -50,6 +50,7 @@ from shardwrite.format.node import (
 )
 from shardwrite.journal.documents import (
     change_group,
+    dump,
     enter_above,
     has_consolidated,
     replace_document,
@@ -65,7 +66,7 @@ from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.reads import readers
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
-from shardwrite.stores.looking import is_session
+from shardwrite.stores.looking import check_readable, is_session
 
 if TYPE_CHECKING:
     from shardwrite.datasets.keywords import Later, Now
@@ -247,7 +248,17 @@ def _new_groups(
     above = {group for name in (*arrays, *wanted) for group in names_above(name)} | {*wanted}
     members = {name: wanted.get(name) or group_document() for name in above if name} | arrays
     top = wanted.get("") or group_document()
-    return {**wanted, "": consolidated(top, sorted_as_zarr(members))}
+    listed = consolidated(top, sorted_as_zarr(members))
+    _check_readable(
+        listed, root, "make the attributes of its variables shorter, or consolidated=False"
+    )
+    return {**wanted, "": listed}
+
+
+def _check_readable(document: Document, place: Place, remedy: str) -> None:
+    """Refuse the document of a group that would be too large to be read again, before the run."""
+    what = "the document of the group would have"
+    check_readable(dump(document), what, field="store", value=place.label, remedy=remedy)
 
 
 def _make_empty(groups: _Groups, durability: str | None) -> None:
@@ -406,6 +417,8 @@ def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
     into = Destination(call, store_of(call.store, call.storage_options))
     with plans_of(call, into, engine, settles=True) as made:
         groups = _Groups.of(into, made)
+        for place, document in groups.by_path.values():
+            _check_readable(document, place, "store such attributes as an array")
         jobs: Sequence[Job] = (
             _new_arrays(call, groups, made.variables)
             if made.is_new

@@ -72,12 +72,12 @@ from shardwrite.stores.directories import NEW, fsync_directory, make_directories
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,
+    check_readable,
     is_file,
     is_there,
     listed,
     parse_json,
     read_file,
-    read_limit,
     write_new,
 )
 from shardwrite.stores.posix import check_movable, keep_room
@@ -785,24 +785,15 @@ def _claim_rest(run: RunDirectory) -> bool:
 
 
 def _check_readable(*documents: bytes) -> None:
-    """Refuse documents that are too large to be read again."""
+    """Refuse documents that nobody could read again."""
+    about, remedy = {"field": "attributes", "value": "..."}, "store such data as an array"
     for document in documents:
-        why = ""
-        if len(document) > read_limit():
-            why = f"make a document of {len(document):,} bytes, and {read_limit():,} are read"
-        else:
-            try:
-                parse_json(document)
-            except ValueError as error:
-                why = f"make a document that nobody could read ({error})"
-        if why:
-            raise SpecError(
-                why,
-                field="attributes",
-                value="...",
-                remedy="store such data as an array, or raise shardwrite.read.limit in dask's "
-                "configuration, for all who read the array",
-            )
+        check_readable(document, "make a document of", **about, remedy=remedy)
+        try:
+            parse_json(document)
+        except ValueError as error:
+            why = f"make a document that nobody could read ({error})"
+            raise SpecError(why, **about, remedy=remedy) from None
 
 
 def refuse_other_run(target: Target, intent: Intent) -> None:

@@ -40,7 +40,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, by_groups, document_if_there, document_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import state_beside
-from shardwrite.stores.looking import is_there, may, parse_document
+from shardwrite.stores.looking import check_readable, is_there, may, parse_document
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
@@ -296,8 +296,16 @@ def replace_document(
     - `old`: the document that the new one is made from; None if there was none.
     - `check`: raises if the document must not be written any more.
     - Returns: False if the document is not `old` any more; nothing is written then.
+    - Raises SpecError if the new document would be too large to be read again.
     """
     data = dump(new)
+    check_readable(
+        data,
+        "its document would have",
+        field="store",
+        value=place.label,
+        remedy="make attributes and consolidated metadata shorter",
+    )
     is_group = kind_of_document(new) == "group"  # and an array is changed by one run at a time
     try:
         alone = alone_with(place) if is_group else contextlib.nullcontext(lambda: None)

@@ -397,6 +397,13 @@ def close_journals(but_of: Collection[str]) -> None:
             _writers.pop(key).close()
 
 
+def close_journals_in(run_path: Path) -> None:
+    """Close all journals that this process has open in the directory of a run, or of its parts."""
+    with _lock:
+        for key in [key for key in _writers if run_path in (Path(key[0]), *Path(key[0]).parents)]:
+            _writers.pop(key).close()
+
+
 # ---- Participation of a process in a run, from its lease to its last journal line
 
 

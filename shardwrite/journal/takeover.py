@@ -68,7 +68,7 @@ from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
 from shardwrite.host.stopping import TAKEOVERS, tell
 from shardwrite.journal.documents import DocumentChange, discard_ends
 from shardwrite.journal.lease import is_left_behind, live_holders, work_files
-from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, shards_of
+from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, close_journals_in, shards_of
 from shardwrite.journal.receipt import (
     Receipt,
     UpdateEntry,
@@ -401,6 +401,7 @@ def end_run(
         os.rename(run.shared, over.shared)
     except FileNotFoundError:  # another process was first, and may have given the run up
         own_journals = ""
+    close_journals_in(run.shared)  # NFS keeps a file that is removed while it is open
     settle(over, own_journals, known)
 
 

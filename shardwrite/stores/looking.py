@@ -619,11 +619,7 @@ def read_file(
 
 def parse_json(data: bytes) -> Any:
     """Parse a JSON document of reasonable size."""
-    is_short = len(data) <= _BLOCK_NBYTES
-    if (
-        not is_short
-        and sum(data.count(mark) for mark in (b",", b"[", b"{")) > read_limit() // _NBYTES_PER_VALUE
-    ):
+    if _holds_too_many_values(data):
         raise ValueError(
             "it holds too many values; if that is right, raise shardwrite.read.limit in dask's "
             "configuration"
@@ -632,6 +628,34 @@ def parse_json(data: bytes) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+
+
+def _holds_too_many_values(data: bytes) -> bool:
+    """Whether a document holds more values than are parsed; what is short is not counted."""
+    marks = (b",", b"[", b"{")
+    n_most = read_limit() // _NBYTES_PER_VALUE
+    return len(data) > _BLOCK_NBYTES and sum(data.count(mark) for mark in marks) > n_most
+
+
+def check_readable(data: bytes, what: str, *, field: str, value: str, remedy: str) -> None:
+    """Refuse to write a document that would be too large to be read again.
+
+    - `what`: the document, as the begin of a sentence.
+    - `remedy`: what helps, if it is not to raise the limit.
+    """
+    if len(data) > read_limit():
+        size = f"{len(data):,} bytes, and {read_limit():,} are read"
+    elif _holds_too_many_values(data):
+        size = "more values than are read"
+    else:
+        return
+    raise SpecError(
+        f"{what} {size}",
+        field=field,
+        value=value,
+        remedy=f"{remedy}, or raise shardwrite.read.limit in dask's configuration, for all who "
+        "read it",
+    )
 
 
 def read_json(path: AnyPath) -> Any:

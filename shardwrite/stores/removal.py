@@ -32,6 +32,9 @@ SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
 """Prefixes of the names of data that a run has moved into its directory, or has written there."""
 
 _MAX_TRIES = 8
+_HELD = ".nfs"
+"""How the name of a file begins that NFS keeps, because it was removed while a process of this host
+had it open. It goes when it is closed."""
 
 # ---- Data
 
@@ -111,6 +114,8 @@ def remove_data(root: Path, key: str, proof: Proof) -> None:
             raise
         return  # a duplicate of this task was faster
     _remove(aside)
+    if mode_of(aside, follow=False):  # files in it are held open, and no data any more
+        os.rename(aside, aside.with_name(f"held-{uuid.uuid4().hex}"))
 
 
 def data_in(run_path: Path) -> list[str]:
@@ -141,11 +146,16 @@ def remove_state(directory: Path) -> None:
 def _remove(path: Path) -> None:
     """Remove a file or a tree, also while another process does; links are not followed.
 
-    Directories in the tree that are write-protected are made writable first.
+    Directories in the tree that are write-protected are made writable first. NFS keeps a file for a
+    process of this host that has it open. It stays with its directory, and a later call removes
+    both.
     """
+    left: list[OSError] = []
 
     def failed(_: object, __: str, error: Any) -> None:
-        if not isinstance(error[1], FileNotFoundError):
+        if getattr(error[1], "errno", None) in (errno.ENOTEMPTY, errno.EBUSY):
+            left.append(error[1])
+        elif not isinstance(error[1], FileNotFoundError):
             raise error[1]
 
     if not stat.S_ISDIR(mode_of(path, follow=False)):
@@ -155,16 +165,29 @@ def _remove(path: Path) -> None:
     for n_tries in itertools.count(1):
         try:
             shutil.rmtree(path, onerror=failed)
-            break
         except PermissionError:
             if is_writable:
                 raise
             is_writable = True
             _make_writable(path)
-        except OSError as error:
-            # A process that holds a directory open may have made a file in it since it was listed.
-            if error.errno != errno.ENOTEMPTY or n_tries == _MAX_TRIES:
-                raise
+            continue
+        if not left or _is_held(path):
+            break
+        # A process that holds a directory open may have made a file in it since it was listed.
+        if n_tries == _MAX_TRIES:
+            raise left[0]
+        left.clear()
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a tree has only files that NFS keeps for processes which have them open."""
+    names = [name for _, _, files in os.walk(path, onerror=_raise) for name in files]
+    return bool(names) and all(name.startswith(_HELD) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # another process removes the same
+        raise error
 
 
 def _make_writable(root: Path) -> None:

@@ -574,3 +574,28 @@ def test_empty_groups_enter_what_is_listed_above_them(tmp_path):
     for consolidated in (True, False):
         found = xr.open_datatree(root, engine="zarr", group="inner", consolidated=consolidated)
         xr.testing.assert_identical(found.load(), tree.compute())
+
+
+@pytest.mark.parametrize("where", ["group", "variables", "tree", "append"])
+def test_a_group_document_that_nobody_could_read_is_refused_before_the_run(tmp_path, where):
+    """Attributes of a group, or what it lists of its variables, are too large together."""
+    note, path = {"note": "x" * 40_000}, tmp_path / "d.zarr"
+    small = xr.Dataset({"v": (("t", "x"), np.ones((2, 2)))})
+    dataset = {
+        "group": small.assign_attrs(note),
+        "variables": xr.Dataset({name: ("t", [1.0], note) for name in "ab"}),
+        "tree": xr.DataTree.from_dict({"/": small.assign_attrs(note), "/k": small}),
+        "append": small.assign_attrs(note),
+    }[where]
+    how = {"append_dim": "t"} if where == "append" else {}
+    if how:
+        small.shardwrite.to_zarr(path)
+    before = contents(tmp_path)
+    with dask.config.set({"shardwrite.read.limit": "60 kB" if where == "variables" else "32 kB"}):
+        with pytest.raises(SpecError, match=r"the group would have .* bytes, .*read\.limit"):
+            dataset.shardwrite.to_zarr(path, **how)
+        assert contents(tmp_path) == before
+    dataset.shardwrite.to_zarr(path, **how)
+    if where != "tree":
+        expected = xr.concat([small, small], "t").assign_attrs(note) if how else dataset
+        xr.testing.assert_identical(xr.open_zarr(path).compute(), expected)

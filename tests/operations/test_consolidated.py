@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import zarr
 from helpers import Killed
 
 import shardwrite
-from shardwrite import RunEndedError, ShardWriter
+from shardwrite import RunEndedError, ShardWriter, SpecError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata")
 
@@ -268,3 +269,20 @@ def test_a_stream_that_ends_between_the_documents(path, monkeypatch):
     np.testing.assert_array_equal(seen(path), OLD)
     shardwrite.abandon(path)
     check(path, np.concatenate([OLD, NEW]))
+
+
+def test_a_list_that_nobody_could_read_is_not_written(tmp_path):
+    """The group stays as it was, and the run goes on once the limit is raised."""
+    group = zarr.create_group(tmp_path / "g", attributes={"note": "x" * 30_000})
+    zarr.consolidate_metadata(group.store_path.store)
+    before = (tmp_path / "g/zarr.json").read_bytes()
+    described = {"attributes": {"note": "y" * 10_000}}
+    with (
+        dask.config.set({"shardwrite.read.limit": "40 kB"}),
+        pytest.raises(SpecError, match=r"document would have .* bytes, .*read\.limit"),
+    ):
+        write(tmp_path / "g/x", **described)
+    assert (tmp_path / "g/zarr.json").read_bytes() == before
+    write(tmp_path / "g/x", **described)
+    np.testing.assert_array_equal(zarr.open_consolidated(tmp_path / "g", mode="r")["x"][...], OLD)
+    assert os.listdir(tmp_path) == ["g"]
