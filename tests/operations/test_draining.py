@@ -118,7 +118,8 @@ def test_an_array_whose_last_shards_were_in_flight_is_published(tmp_path, x, mon
 
 
 def test_a_copy_that_is_stopped_before_its_last_look_says_what_is_left(tmp_path, x, monkeypatch):
-    x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    many = KEYWORDS | {"shards": 4}  # so many that tasks look at them
+    x.to_sharded_zarr(tmp_path / "x", **many)
     drain_after(monkeypatch, 36)
     with pytest.raises(IncompleteError, match="is not finished, although all of its shards"):
         shardwrite.reshard(tmp_path / "x", tmp_path / "y", shards=2)

@@ -8,6 +8,7 @@ import time
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -19,7 +20,7 @@ from rich.console import Console
 
 import shardwrite
 from shardwrite import RunReport
-from shardwrite.place.base import REPORT_NAME
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME
 from shardwrite.show.make_report import make_report, timeline_of
 from shardwrite.show.report import Span, html
 
@@ -213,8 +214,12 @@ def test_nothing_there(tmp_path):
 
 
 def test_an_end_that_was_cut_off_after_the_report(tmp_path, monkeypatch):
+    def stop(writer):
+        if Path(writer.path).name == RECEIPT_NAME:
+            raise Stop
+
     with monkeypatch.context() as patch:
-        seams.kill_before(patch, "encode a receipt", Stop)
+        seams.before(patch, "rename a file", stop)
         with pytest.raises(Stop):
             finished(tmp_path / "x", keep_report=True)
     assert (tmp_path / "x" / REPORT_NAME).exists()
