@@ -176,6 +176,21 @@ class CachedStore(WrapperStore[AnyZarrStore]):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._store,)
 
+    def with_read_only(self, read_only: bool = False) -> CachedStore:
+        """Make the same store that is only read, or that is written, too.
+
+        Parameters
+        ----------
+        read_only : bool
+            Whether it is only read.
+
+        Returns
+        -------
+        CachedStore
+            The store.
+        """
+        return CachedStore(self._store.with_read_only(read_only))
+
     def __repr__(self) -> str:
         return f"CachedStore({self._store!r})"
 

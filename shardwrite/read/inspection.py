@@ -19,10 +19,10 @@ from shardwrite.encode.reader import ShardReader
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
-from shardwrite.grid import Shape, ShardGrid, ravel, unravel
+from shardwrite.grid import Shape, ShardGrid, unravel
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.present import BATCH_INDEXES, Coords, coords_in, together
+from shardwrite.read.present import BATCH_INDEXES, Coords, coords_in, listed_ranks, together
 from shardwrite.read.signatures import signature_of
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, Store, require
@@ -363,11 +363,17 @@ def stored_coords(
 ) -> Coords:
     """Positions of the inner chunks that an array stores. Nothing but indexes is read.
 
+    Where the array can be listed, those of shards that have an object are read.
+
     - Returns: positions in the grid of inner chunks, in row-major order. Chunks that a shard stores
       outside of the array are left out.
     - Raises CorruptShardError if an index is not valid.
     """
-    ranks = range(array.metadata.grid.n_shards)
+    metadata, store = array.metadata, array.store
+    n_shards = metadata.grid.n_shards
+    ranks = listed_ranks(metadata, store).tolist() if store.lists else range(n_shards)
+    if on_shards is not None and len(ranks) < n_shards:
+        on_shards(n_shards - len(ranks))
     parts: list[Coords] = []
 
     def collect(_: int, part: tuple[int, Coords]) -> None:
@@ -376,7 +382,7 @@ def stored_coords(
             on_shards(part[0])
 
     look_in_batches(engine, array, _chunks, ranks, BATCH_INDEXES, collect)
-    return together(parts, array.metadata.grid.ndim)
+    return together(parts, metadata.grid.ndim)
 
 
 def _chunks(array: ShardedArray, ranks: Sequence[int]) -> tuple[int, Coords]:
@@ -439,11 +445,7 @@ def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
     check_whole(metadata.grid, label)
     if not array.store.lists:
         return np.arange(metadata.grid.n_shards, dtype=np.int64)
-    positions = (metadata.shard_index(key) for key in array.store.list_keys())
-    counts = metadata.grid.counts
-    return np.array(
-        sorted(ravel(index, counts) for index in positions if index is not None), dtype=np.int64
-    )
+    return listed_ranks(metadata, array.store)
 
 
 def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:

@@ -12,7 +12,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.encode.reader import ShardReader
 from shardwrite.format.manifest import keys_of
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.grid import Shape, ceil_div, unravel
+from shardwrite.grid import Shape, ceil_div, ravel, unravel
 from shardwrite.host.resources import n_cores
 from shardwrite.host.threads import in_threads
 from shardwrite.read.stored_shard import Open, open_for_index, reading_twice
@@ -56,17 +56,28 @@ class PresentChunks:
         return f"<PresentChunks: {len(self):,} inner chunks of {self.chunks}>"
 
 
-def stored_coords_here(metadata: ArrayMetadata, store: Store) -> Coords:
+def listed_ranks(metadata: ArrayMetadata, store: Store) -> npt.NDArray[np.int64]:
+    """List an array, and return the row-major ranks of the shards that have an object."""
+    positions = (metadata.shard_index(key) for key in store.list_keys())
+    counts = metadata.grid.counts
+    return np.array(sorted(ravel(at, counts) for at in positions if at is not None), np.int64)
+
+
+def stored_coords_here(
+    metadata: ArrayMetadata, store: Store, ranks: Sequence[int] | None = None
+) -> Coords:
     """Positions of the inner chunks that an array stores, as `stored_coords` of `inspection` does.
 
     Threads of this process read the indexes, whichever engine is active. A request to stop does not
     interrupt them, since this is for the end of a run.
 
+    - `ranks`: of the shards that may have an object; by default all of them.
     - Raises CorruptShardError if an index is not valid.
     """
-    ranks, n_threads = range(metadata.grid.n_shards), n_cores()
+    ranks = range(metadata.grid.n_shards) if ranks is None else ranks
+    n_threads = n_cores()
     step = max(1, min(BATCH_INDEXES, ceil_div(len(ranks), n_threads)))
-    batches = [ranks[first : first + step] for first in ranks[::step]]
+    batches = [ranks[first : first + step] for first in range(0, len(ranks), step)]
     found = in_threads(partial(coords_in, metadata, store), batches, n_threads)
     return together(found, metadata.grid.ndim)
 

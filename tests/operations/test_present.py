@@ -6,11 +6,14 @@ import itertools
 
 import dask.array as da
 import numpy as np
+import obstore.store
 import pytest
 import zarr
 
 import shardwrite
 from shardwrite import CorruptShardError, SpecError
+from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.posix import PosixStore
 
 
 def sparse(shape, share, seed=0):
@@ -106,3 +109,27 @@ def test_objects_with_codecs_around_their_sharding_count_as_one_chunk(tmp_path):
         )  # fmt: skip
     array[2:] = 1
     assert shardwrite.present(tmp_path / "x").coords.tolist() == [[1]]
+
+
+@pytest.mark.parametrize("kind", ["directory", "bucket"])
+def test_shards_without_an_object_are_not_asked_for(tmp_path, monkeypatch, kind):
+    """A sparse array has few objects in a grid of many."""
+    place = tmp_path / "x" if kind == "directory" else obstore.store.MemoryStore()
+    values = np.zeros((400, 400), "u1")
+    values[9, 9] = values[200, 100] = 1
+    shardwrite.to_sharded_zarr(values, place, shards=8, chunks=4)
+    asked = []
+    store, name = (PosixStore, "open") if kind == "directory" else (BucketStore, "open_for")
+    real = getattr(store, name)
+
+    def counted(self, key, *arguments, **keywords):
+        asked.append(key)
+        return real(self, key, *arguments, **keywords)
+
+    monkeypatch.setattr(store, name, counted)
+    opened, counted_shards = shardwrite.open_sharded(place), []
+    assert opened.present().coords.tolist() == [[2, 2], [50, 25]]
+    found = shardwrite.present(opened, on_shards=counted_shards.append)
+    assert found.coords.tolist() == [[2, 2], [50, 25]]
+    assert sorted(asked) == ["c/1/1"] * 2 + ["c/25/12"] * 2
+    assert sum(counted_shards) == 50 * 50
