@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,6 +20,7 @@ import xarray as xr
 
 import shardwrite
 from shardwrite.place.directory import Directory
+from shardwrite.stores.posix import PosixWriter
 
 SIZES = {"shards": {"time": 20}, "chunks": {"time": 10, "x": 1000}}
 
@@ -49,19 +51,37 @@ def dataset(n_variables: int, seconds: float, start: int = 0) -> xr.Dataset:
 def documents_written(n: int, leaf: str = "") -> Iterator[None]:
     """Have this process die, as it were, before it writes one document more than so many.
 
-    - `leaf`: name of those that count; all if it is empty.
+    It dies before the names of those that are written together, too.
+
+    - `leaf`: name of those that count; all files but shards if it is empty.
     """
     from helpers import Killed  # which the program has not on its path
 
-    write, left = Directory.write, [n]
+    write, publish = Directory.write, PosixWriter.publish
+    left, counted = [n], [False]
 
-    def write_or_die(place: Directory, name: str, *args: Any, **how: Any) -> Any:
-        left[0] -= leaf in ("", name)
+    def count(path: Path) -> None:
+        if not counted[0]:
+            left[0] -= path.name == leaf if leaf else not path.name.isdigit()
         if left[0] < 0:
             raise Killed
-        return write(place, name, *args, **how)
 
-    with mock.patch.object(Directory, "write", write_or_die):
+    def write_or_die(place: Directory, name: str, *args: Any, **how: Any) -> Any:
+        count(place.path / name)
+        counted[0] = True
+        try:
+            return write(place, name, *args, **how)
+        finally:
+            counted[0] = False
+
+    def publish_or_die(writer: PosixWriter) -> None:
+        count(Path(writer.path))
+        publish(writer)
+
+    with (
+        mock.patch.object(Directory, "write", write_or_die),
+        mock.patch.object(PosixWriter, "publish", publish_or_die),
+    ):
         yield
 
 
