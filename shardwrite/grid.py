@@ -22,10 +22,7 @@ number of inner chunks, or as ``"auto"``."""
 
 def as_sizes(value: Any) -> Any:
     """A shape that is given as an array of numpy, as a tuple; anything else as it is."""
-    if not hasattr(value, "tolist"):
-        return value
-    sizes = value.tolist()
-    return tuple(sizes) if isinstance(sizes, list) else sizes
+    return tuple(value.tolist()) if getattr(value, "ndim", 0) else value
 
 
 def ceil_div(a: int, b: int) -> int:

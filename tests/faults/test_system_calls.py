@@ -118,7 +118,7 @@ def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path):
 
 @pytest.mark.long
 def test_a_sample_of_failing_calls_while_an_array_is_consumed(shim, tmp_path):
-    few = ["--share", "0.15", "--every", "90", "--errors", "EIO", "ENOSPC"]
+    few = ["--share", "0.25", "--every", "90", "--errors", "EIO", "ENOSPC"]
     names = ["--operations", *failing_updates.CONSUMING]
     summary = run(shim, tmp_path, "failing_updates.py", *names, *few, "--seed", "2")
     assert summary["fired"] > 5

@@ -119,7 +119,6 @@ ARGUMENTS = {
             "bool in a shape of": (8, True),
             "fractional in a shape of": (8, 2.5),
             "none in a shape of": (8, None),
-            "array of": np.array([8, 8]),
         }.items()
     },
     "shards that are no byte size": ({"shards": "many"}, "shards", "'many'", '"256MB"'),

@@ -752,7 +752,7 @@ BAD = [
     ("shards", 0), ("shards", -4), ("shards", True), ("shards", 4.0), ("shards", (4,)), ("shards", (4, 4, 4)), ("shards", ()),
     ("shards", (4, 0)), ("shards", (4, -1)), ("shards", (4, True)), ("shards", (4, 2.0)), ("shards", (4, None)),
     ("shards", (4, "4")), ("shards", (6, 4)), ("shards", (4, 2)), ("shards", "0MB"), ("shards", "x"), ("shards", ""),
-    ("shards", np.array([4, 4])), ("shards", {4: 4}), ("shards", 2.5), ("shards", float("nan")),
+    ("shards", {4: 4}), ("shards", 2.5), ("shards", float("nan")),
     ("chunks", 0), ("chunks", -4), ("chunks", False), ("chunks", 4.0), ("chunks", (4,)), ("chunks", (4, 4, 4)), ("chunks", (4, 0)),
     ("shards", {"t": 4}), ("shards", {0: 0}), ("shards", {0: -2}), ("shards", {0: "x"}), ("shards", {...: True}), ("shards", {True: 4}),
     ("shards", "0 chunks"), ("chunks", {0: "2 chunks"}), ("chunks", {"t": 4}), ("chunks", "2 chunks"),
