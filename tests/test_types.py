@@ -167,8 +167,12 @@ def test_every_public_symbol_has_a_known_type(tmp_path):
     ]
     assert public <= symbols.keys()
     assert len(ours) > 300
-    unknown = [s["name"] for s in ours if s["isTypeAmbiguous"] or not s["isTypeKnown"]]
-    assert unknown == []
+    kept = shardwrite.CachedStore
+    unknown = {s["name"] for s in ours if s["isTypeAmbiguous"] or not s["isTypeKnown"]}
+    # pyright looks at no other package here, so it does not know a base class that is zarr-python's.
+    assert unknown <= {"shardwrite.CachedStore", f"{kept.__module__}.CachedStore"}
+    bases = {base.__module__.partition(".")[0] for base in kept.__bases__}
+    assert bases == {"zarr"}
 
 
 def sections(text: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, ObjectStore, WrapperStore
 
 from shardwrite._dataclass import dataclass
+from shardwrite._lazy import if_loaded
 from shardwrite.config.table import INDEX_CACHE, value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.index import EMPTY
@@ -228,10 +229,22 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         else:
             first = 0
         if not first:
-            return await super().get(key, prototype, byte_range)
+            return await self._plain(key, prototype, byte_range)
         data, seen = await from_event_loop(partial(self._index, key, first))
         _given.set(None if seen is None else (name, seen))
         return None if data is None else prototype.buffer.from_bytes(data)
+
+    async def _plain(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
+    ) -> Buffer | None:
+        """What the store gives; of a web server that knows no ranges, a part of the whole."""
+        try:
+            return await super().get(key, prototype, byte_range)
+        except if_loaded("obstore.exceptions", "NotSupportedError"):
+            whole = await super().get(key, prototype)
+            if whole is None or not isinstance(byte_range, RangeByteRequest):
+                raise
+            return whole[byte_range.start : byte_range.end]
 
     async def get_partial_values(
         self,
