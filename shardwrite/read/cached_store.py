@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -266,6 +266,40 @@ class CachedStore(WrapperStore[AnyZarrStore]):
             The bytes of each.
         """
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def get_ranges(
+        self,
+        key: str,
+        byte_ranges: Sequence[ByteRequest | None],
+        *,
+        prototype: BufferPrototype,
+        **limits: int | None,  # noqa: ARG002 (no ranges are merged)
+    ) -> AsyncIterator[Sequence[tuple[int, Buffer | None]]]:
+        """Give several ranges of an object, as zarr-python 3.4 asks for them, one after the other.
+
+        Parameters
+        ----------
+        key : str
+            Of the object.
+        byte_ranges : sequence of zarr.abc.store.ByteRequest or None
+            What is wanted of it.
+        prototype : zarr.core.buffer.BufferPrototype
+            Kind of the buffers.
+        **limits : int
+            Limits of requests, of which none is needed.
+
+        Yields
+        ------
+        sequence of (int, zarr.core.buffer.Buffer or None)
+            Position of a range, and its bytes.
+        """
+        for n, byte_range in enumerate(byte_ranges):
+            yield [(n, await self.get(key, prototype, byte_range))]
+
+    @property
+    def _supports_sync_io(self) -> bool:
+        """Tells zarr-python 3.4 to read by `get` and `get_ranges` alone, which look at states."""
+        return False
 
     async def _get_many(
         self, requests: Iterable[tuple[str, BufferPrototype, ByteRequest | None]]

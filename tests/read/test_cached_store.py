@@ -114,6 +114,7 @@ def test_without_it_zarr_reads_the_index_each_time(tmp_path, monkeypatch):
     assert sum(isinstance(byte_range, SuffixByteRequest) for byte_range in ranges) == 2
 
 
+@pytest.mark.compat
 def test_a_shard_with_empty_chunks_is_looked_at_first(place, asked, tmp_path):
     values = VALUES.copy()
     values[SECOND] = 0
@@ -128,6 +129,7 @@ def test_a_shard_with_empty_chunks_is_looked_at_first(place, asked, tmp_path):
     assert n_requests <= 2
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("box", [FIRST, SECOND])
 def test_a_chunk_that_was_changed(place, tmp_path, box):
     shardwrite.to_sharded_zarr(VALUES, place, **SIZES)
@@ -140,6 +142,7 @@ def test_a_chunk_that_was_changed(place, tmp_path, box):
     assert (array[:64, :64] == expected[:64, :64]).all()
 
 
+@pytest.mark.compat
 def test_a_chunk_that_was_emptied_and_a_shard_that_was_removed(place, tmp_path):
     shardwrite.to_sharded_zarr(VALUES, place, **SIZES)
     array = opened(place)
