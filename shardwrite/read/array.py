@@ -52,7 +52,7 @@ from shardwrite.plan.options import explicit_sizes, parse_nbytes
 from shardwrite.plan.partition import check_chunks
 from shardwrite.read import selection
 from shardwrite.read.indexes import CHUNKS, INDEXES, KeptChunk, KeptIndex
-from shardwrite.read.present import PresentChunks, listed_ranks, stored_coords_here
+from shardwrite.read.present import PresentChunks, ranks_with_objects, stored_coords_here
 from shardwrite.read.requests import REQUESTS
 from shardwrite.read.selection import BoxSelection, Part, Selected, Selection
 from shardwrite.read.stored_shard import Open, open_for_index, reading_twice
@@ -581,7 +581,7 @@ class ShardedArray:
         metadata = self.metadata
         origin = origin_in(metadata.document, self.ndim)
         with self.decided.holds():
-            ranks = listed_ranks(metadata, self.store).tolist() if self.store.lists else None
+            ranks = ranks_with_objects(metadata, self.store)
             coords = stored_coords_here(metadata, self.store, ranks)
         return PresentChunks(coords, metadata.grid.chunks, origin)
 

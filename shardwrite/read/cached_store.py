@@ -46,6 +46,9 @@ class _SeenIndex:
     - `key`: of the shard.
     - `first`: number of its bytes; negative if it lies at the end of the shard.
     - `identity`, `version`: see `ObjectReader`.
+    - `tells_chunks`: whether each inner chunk has bytes of its own, so that a range tells which one
+      it is. Then a reader that was given the index asks for all that it wants of the shard, and
+      learns there of another state.
     """
 
     key: str
@@ -53,6 +56,7 @@ class _SeenIndex:
     data: bytes
     identity: Any
     version: Any
+    tells_chunks: bool
 
     @property
     def memory_nbytes(self) -> int:
@@ -62,18 +66,7 @@ class _SeenIndex:
     @property
     def table(self) -> npt.NDArray[np.uint64]:
         """Offset and size of each inner chunk, as `ShardIndex.table` has them."""
-        n_rows = len(self.data) // _ROW_NBYTES
-        return np.frombuffer(self.data, "<u8", 2 * n_rows).reshape(n_rows, 2)
-
-    @property
-    def tells_chunks(self) -> bool:
-        """Whether each inner chunk has bytes of its own, so that a range tells which one it is.
-
-        Then a reader that was given the index asks for all that it wants of the shard, and learns
-        there of another state.
-        """
-        table = self.table
-        return not (table == EMPTY).any() and len(np.unique(table[:, 0])) == len(table)
+        return _table_of(self.data)
 
     def chunk(
         self, reader: ObjectReader, before: _SeenIndex, start: int, nbytes: int
@@ -91,6 +84,11 @@ class _SeenIndex:
             if start == EMPTY:
                 return None
         return _read(reader, start, nbytes)
+
+
+def _table_of(data: bytes) -> npt.NDArray[np.uint64]:
+    n_rows = len(data) // _ROW_NBYTES
+    return np.frombuffer(data, "<u8", 2 * n_rows).reshape(n_rows, 2)
 
 
 def _is_index(data: bytes, *, is_at_end: bool) -> bool:
@@ -327,7 +325,9 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         is_index = len(data) == abs(first) and _is_index(data, is_at_end=first < 0)
         if not is_index or (reader.identity is None and reader.is_distant):
             return data, None
-        seen = _SeenIndex(key, first, data, reader.identity, reader.version)
+        table = _table_of(data)
+        tells = not (table == EMPTY).any() and len(np.unique(table[:, 0])) == len(table)
+        seen = _SeenIndex(key, first, data, reader.identity, reader.version, tells)
         if reader.identity is not None:
             INDEXES.keep((self._objects.token, key), seen)
         return data, seen

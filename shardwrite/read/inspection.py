@@ -22,7 +22,7 @@ from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, ShardGrid, unravel
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.present import BATCH_INDEXES, Coords, coords_in, listed_ranks, together
+from shardwrite.read.present import BATCH_INDEXES, Coords, coords_in, ranks_with_objects, together
 from shardwrite.read.signatures import signature_of
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, Store, require
@@ -371,7 +371,7 @@ def stored_coords(
     """
     metadata, store = array.metadata, array.store
     n_shards = metadata.grid.n_shards
-    ranks = listed_ranks(metadata, store).tolist() if store.lists else range(n_shards)
+    ranks = ranks_with_objects(metadata, store)
     if on_shards is not None and len(ranks) < n_shards:
         on_shards(n_shards - len(ranks))
     parts: list[Coords] = []
@@ -443,9 +443,7 @@ def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
     """
     metadata = array.metadata
     check_whole(metadata.grid, label)
-    if not array.store.lists:
-        return np.arange(metadata.grid.n_shards, dtype=np.int64)
-    return listed_ranks(metadata, array.store)
+    return np.array(ranks_with_objects(metadata, array.store), np.int64)
 
 
 def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:

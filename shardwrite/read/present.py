@@ -56,11 +56,16 @@ class PresentChunks:
         return f"<PresentChunks: {len(self):,} inner chunks of {self.chunks}>"
 
 
-def listed_ranks(metadata: ArrayMetadata, store: Store) -> npt.NDArray[np.int64]:
-    """List an array, and return the row-major ranks of the shards that have an object."""
-    positions = (metadata.shard_index(key) for key in store.list_keys())
+def ranks_with_objects(metadata: ArrayMetadata, store: Store) -> Sequence[int]:
+    """List an array, and return the row-major ranks of the shards that have an object.
+
+    Of an array that cannot be listed, all shards may have one.
+    """
     counts = metadata.grid.counts
-    return np.array(sorted(ravel(at, counts) for at in positions if at is not None), np.int64)
+    if not store.lists:
+        return range(metadata.grid.n_shards)
+    positions = (metadata.shard_index(key) for key in store.list_keys())
+    return sorted(ravel(at, counts) for at in positions if at is not None)
 
 
 def stored_coords_here(
