@@ -29,6 +29,8 @@ def keep_to_some_cores():
 
 
 keep_to_some_cores()  # before dask counts them
+# netCDF4 sets this to its own filters otherwise, which h5py may then load with another HDF5 library.
+os.environ.setdefault("HDF5_PLUGIN_PATH", "")
 
 import dask  # noqa: E402
 import hypothesis  # noqa: E402

@@ -110,6 +110,27 @@ def test_a_conditional_put_whose_answer_is_lost_is_not_taken_for_a_foreign_chang
     assert len([path for path in lost if path.endswith("/c/0")]) == 2
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_what_a_service_can_do_is_found_though_an_answer_is_lost(moto, environment, url, number):
+    """A put that was done is asked for again, and then refused."""
+    puts = []
+
+    def plan(method, path, _):
+        if method != "PUT":
+            return None
+        puts.append(path)
+        return "lost" if len(puts) == number + 1 else None
+
+    with proxy.before(moto, plan) as (server, faults):
+        environment(server)
+        store = open_bucket(url, SOON)
+        store.prepare()
+        assert store.capabilities >= CONDITIONS
+    assert len(faults.broken) == 1
+    assert len(set(puts)) == 1, "one probe was enough"
+    assert moto.keys_of(url) == []
+
+
 @on("moto", long=["azurite", "gcs"])
 @pytest.mark.parametrize("fault", ["reset", pytest.param("stall", marks=LONG)])
 def test_what_obstore_does_not_ask_again(service, environment, url, fault):
