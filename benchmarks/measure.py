@@ -171,10 +171,16 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the checkout, with ``+`` if files differ from it."""
-    git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty=+"]
+    """The commit of the checkout, with ``+`` if code that is measured, or measures, differs from it."""
+    root = Path(__file__).resolve().parent.parent
     try:
-        done = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)
+        head = _git(root, "rev-parse", "--short=8", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "shardwrite", "benchmarks")
     except (OSError, subprocess.CalledProcessError):
         return "none"
-    return done.stdout.strip()
+    return head + "+" * bool(changed)
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

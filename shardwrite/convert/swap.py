@@ -238,7 +238,7 @@ class InPlace:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the new tree was complete, so that the groups above may not list the old one."""
+        """Whether the record names the whole new tree, which groups above may then list already."""
         return self._new_inode is not None
 
     @property

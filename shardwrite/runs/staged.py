@@ -197,7 +197,7 @@ def _keep_values(n_kept: int, run: Run) -> None:
             for number, session in enumerate(sessions)
         ]
         if all(job.target.is_published for job in jobs):
-            _take_whole(jobs, run)
+            _take_computed(jobs, run)
         elif any(each.n_resumed for each in sessions):
             raise _changed(jobs, "they are missing")
         else:
@@ -219,8 +219,11 @@ def _job_of_values(session: Session, keeper: Session, number: int, engine: Engin
     return Job(source, _plan_of_values(session.job, engine), target, options)
 
 
-def _take_whole(jobs: Sequence[Job], run: Run) -> None:
-    """Finish the run that has written all values; once that has ended, nothing is computed."""
+def _take_computed(jobs: Sequence[Job], run: Run) -> None:
+    """Take all values that an interrupted call has computed, without computing one of them.
+
+    The run that wrote them is finished first, if that call could not do it.
+    """
     _warn_if_unnamed(jobs[0])
     is_begun = any(session.n_resumed for session in run.sessions)
     try:

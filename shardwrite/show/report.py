@@ -288,7 +288,7 @@ def advice_for(report: RunReport) -> list[tuple[str, str]]:
         _idle,
         _storage,
         _uneven,
-        _source,
+        _done_again,
     )
     return [found for rule in rules for found in rule(report)]
 
@@ -425,7 +425,8 @@ def _uneven(report: RunReport) -> Advice:
         )
 
 
-def _source(report: RunReport) -> Advice:
+def _done_again(report: RunReport) -> Advice:
+    """Work of the source that runs again, and time in which nobody worked."""
     if report.plan.source_reruns > 1 + _RERUNS:
         yield (
             f"Each task of the source runs {report.plan.source_reruns:.2g} times on average.",

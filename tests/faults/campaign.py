@@ -4,9 +4,10 @@ sittings, as root.
 ``python tests/faults/campaign.py run --minutes 60`` runs the harnesses beside this file in batches,
 each as its own command. It adds the result of each batch, with the commit that it was measured on,
 to ``campaign.jsonl``, and ends when every row has what it wants. ``python tests/faults/campaign.py
-table --write docs/reliability-measured.md`` makes the table of what is stored. To measure a row anew, remove
-its lines from ``campaign.jsonl``. ``python tests/faults/campaign.py check``, before a release, refuses
-rows that are missing, bad, or older than so many changes of the package.
+table --write docs/reliability-measured.md`` makes the table of what is stored. ``run --anew`` first removes
+results that are too old for a release, of a row when it comes to it. ``python
+tests/faults/campaign.py check``, before a release, refuses rows that are missing, bad, or older than
+so many changes of the package.
 
 A batch in which anything was lost or went wrong is stored as well, and shows in the table.
 """
@@ -114,6 +115,8 @@ class Row:
         Whether the harness is started with the shim that makes calls fail.
     is_one_job : bool
         Whether all runs of a batch strike one job, so that only batches are independent.
+    counts_left : bool
+        Whether the harness counts what is left over. A file that is damaged and then refused stays.
     """
 
     name: str
@@ -123,6 +126,7 @@ class Row:
     read: Callable[[Any], Numbers]
     needs_shim: bool = False
     is_one_job: bool = False
+    counts_left: bool = True
 
     def run(self, n_runs: int, seed: int) -> Numbers:
         """One batch."""
@@ -503,6 +507,7 @@ def rows() -> Iterator[Row]:
         15_000,
         "fuzz.py --mutants {n} --seed {seed}",
         of_mutants,
+        counts_left=False,
     )
 
 
@@ -530,6 +535,25 @@ def store(row: Row, seed: int, numbers: Numbers, commit: str) -> None:
         file.write(line + "\n")
 
 
+def remove_old(row: Row) -> None:
+    """Remove the results of a row that `refused` would not take."""
+    with RESULTS.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        lines = file.readlines()
+        kept = [line for line in lines if not is_old(row, json.loads(line))]
+        file.seek(0)
+        file.truncate()
+        file.writelines(kept)
+
+
+def is_old(row: Row, result: dict[str, Any]) -> bool:
+    """Whether a result is of this row, and does not count any more."""
+    age = n_changes(result["commit"])
+    is_too_old = age is None or age > MOST_CHANGES
+    is_partial = row.counts_left and result["numbers"]["left"] is None
+    return result["row"] == row.name and (is_too_old or is_partial)
+
+
 def git(*arguments: str) -> str:
     return subprocess.run(
         ["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True
@@ -548,10 +572,12 @@ def commit_of_code() -> str:
     return git("rev-parse", "--short=7", "HEAD")
 
 
-def run(minutes: float, pattern: str) -> None:
+def run(minutes: float, pattern: str, *, is_anew: bool) -> None:
     """Run what is missing, batch after batch."""
     commit, until = commit_of_code(), time.monotonic() + 60 * minutes
     for row in rows():
+        if is_anew and pattern in row.name and time.monotonic() < until:
+            remove_old(row)
         while pattern in row.name and time.monotonic() < until:
             results = stored().get(row.name, [])
             n_done = sum(result["numbers"]["runs"] for result in results)
@@ -589,7 +615,7 @@ def cells(row: Row, results: list[dict[str, Any]]) -> tuple[str, ...]:
         sum(getattr(n, name) for n in of) for name in ("runs", "vacuous", "lost", "torn")
     )
     acked = None if any(n.acked is None for n in of) else sum(n.acked or 0 for n in of)
-    left = NOT_MEASURED
+    left = NOT_MEASURED if row.counts_left else ""
     if all(n.left is not None for n in of):
         left = f"{sum(n.left or 0 for n in of):,}"
     commits = list(dict.fromkeys(result["commit"] for result in results))
@@ -626,7 +652,10 @@ def refused(most_changes: int) -> list[str]:
             ),
             (is_control and not any(n.lost for n in of), "nothing was lost, as it must be"),
             (any(n.left for n in of), "something was left over"),
-            (any(n.left is None for n in of), "what is left over was not measured"),
+            (
+                row.counts_left and any(n.left is None for n in of),
+                "what is left over was not measured",
+            ),
             (len(known_ages) < len(ages), "its commit is not in this clone: fetch all commits"),
             (
                 any(age > most_changes for age in known_ages),
@@ -704,6 +733,7 @@ def main() -> None:
         "--minutes", type=float, default=1e6, help="begin no batch after so many minutes"
     )
     running.add_argument("--rows", default="", help="only rows whose name contains this")
+    running.add_argument("--anew", action="store_true", help="remove results that are too old")
     tabling = steps.add_parser("table", help="show the table")
     tabling.add_argument("--write", type=Path, help="replace the table in this document")
     checking = steps.add_parser("check", help="refuse what is too old, missing or bad")
@@ -716,7 +746,7 @@ def main() -> None:
         print("\n".join(found) or "every row is new and good")
         sys.exit(1 if found else 0)
     elif given.step == "run":
-        run(given.minutes, given.rows)
+        run(given.minutes, given.rows, is_anew=given.anew)
     elif given.write:
         before, _, rest = given.write.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)

@@ -7,6 +7,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,32 @@ def test_a_release_refuses_old_rows(results, monkeypatch):
     assert not campaign.refused(most_changes=101)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "n_changes", "is_kept"),
+    [({}, 100, True), ({}, 101, False), ({}, None, False), ({"left": None}, 0, False)],
+)
+def test_measuring_anew_removes_what_a_release_refuses(
+    results, monkeypatch, numbers, n_changes, is_kept
+):
+    results({**GOOD, **numbers})
+    monkeypatch.setattr(campaign, "n_changes", lambda _: n_changes)
+    campaign.remove_old(replace(ROW, name="another row"))
+    assert len(campaign.stored()) == 1
+    campaign.remove_old(ROW)
+    assert bool(campaign.stored()) == is_kept
+
+
+def test_a_row_whose_harness_cannot_count_what_is_left_over(results, monkeypatch):
+    monkeypatch.setattr(campaign, "rows", lambda: iter([replace(ROW, counts_left=False)]))
+    results({**GOOD, "left": None})
+    assert cell("left over") == ""
+    assert not campaign.refused(most_changes=100)
+
+
 @pytest.mark.long
 def test_the_command_for_a_release_says_no_to_the_stored_rows():
-    """As long as rows of the table have no count of what is left over."""
-    command = [sys.executable, campaign.HERE / "campaign.py", "check", "--most-changes", "0"]
+    """No row is new enough for it."""
+    command = [sys.executable, campaign.HERE / "campaign.py", "check", "--most-changes", "-1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert ROW.name in done.stdout
