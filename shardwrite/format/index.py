@@ -57,9 +57,26 @@ class ShardIndex:
         """Number of inner chunks that hold data."""
         return int(np.count_nonzero(~self.is_empty))
 
+    @cached_property
+    def _span(self) -> tuple[int, int] | None:
+        """Where the first inner chunk begins and the last one ends, if no two share a byte.
+
+        None if a byte may. Almost all correct indexes pass this quick test.
+        """
+        entries = self.table[~self.is_empty]
+        if entries.max(initial=0) > _MOST_NBYTES:  # so the sums below cannot wrap
+            return None
+        offset, nbytes = entries[np.argsort(entries[:, 0])].T
+        end = offset + nbytes
+        if (offset[1:] < end[:-1]).any():
+            return None
+        return (int(offset[0]), int(end[-1])) if len(entries) else (0, 0)
+
     @property
     def used_nbytes(self) -> int:
         """Number of bytes that inner chunks take. Those that several of them share count once."""
+        if self._span is not None:
+            return int(self.table[:, 1].sum(where=~self.is_empty))
         entries = self.table[~self.is_empty]
         offset, nbytes = entries[np.lexsort(entries.T[::-1])].T
         is_first = np.append(True, (np.diff(offset) != 0) | (np.diff(nbytes) != 0))[: len(entries)]
@@ -68,6 +85,8 @@ class ShardIndex:
     @property
     def n_shared(self) -> int:
         """Number of inner chunks that have the same bytes as one before them."""
+        if self._span is not None:
+            return 0
         entries = self.table[~self.is_empty & (self.table[:, 1] > 0)]
         return len(entries) - len(np.unique(entries[:, 0]))
 
@@ -87,10 +106,13 @@ class ShardIndex:
         - Raises CorruptShardError if an entry is half empty, reaches past the end of the shard or
           into the index, or overlaps another entry and is not equal to it.
         """
-        present = ~self.is_empty
         most = _MOST_NBYTES if shard_nbytes is None else shard_nbytes
-        if _lie_apart(self.table[present], most, index_span):
-            return
+        if self._span is not None:
+            first, last = self._span
+            before, after = index_span
+            if last <= before or (first >= after and last <= most):
+                return
+        present = ~self.is_empty
         offset, nbytes = self.table[:, 0], self.table[:, 1]
         size = np.uint64(most)
         start, stop = (np.uint64(edge) for edge in index_span)
@@ -125,28 +147,6 @@ class ShardIndex:
                 offset=int(self.table[rank, 0]),
                 nbytes=int(self.table[rank, 1]),
             )
-
-
-def _lie_apart(
-    entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: tuple[int, int]
-) -> bool:
-    """Whether entries share no byte, and all lie on the same side of the index.
-
-    No entry may be empty. Almost all correct indexes pass this quick test. Where it fails, the
-    entries may still be correct.
-    """
-    if entries.max(initial=0) > min(shard_nbytes, _MOST_NBYTES):  # so the sums below cannot wrap
-        return False
-    offset, nbytes = entries[np.argsort(entries[:, 0])].T
-    end = offset + nbytes
-    if not (offset[1:] >= end[:-1]).all():
-        return False
-    start, stop = index_span
-    return bool(
-        len(end) == 0
-        or int(end[-1]) <= start
-        or (int(offset[0]) >= stop and int(end[-1]) <= shard_nbytes)
-    )
 
 
 @dataclass(frozen=True, slots=True)

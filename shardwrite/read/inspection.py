@@ -203,7 +203,8 @@ def _order_of(
         return "any"
     for order in ("C", "F", "morton"):
         sequence = permutation(chunks_per_shard, order)
-        if (np.diff(offsets[sequence[present[sequence]]].astype(np.int64)) >= 0).all():
+        in_turn = offsets[sequence[present[sequence]]]
+        if (in_turn[1:] >= in_turn[:-1]).all():
             return order
     return "other"
 
