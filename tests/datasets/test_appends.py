@@ -649,6 +649,20 @@ def test_what_another_program_appends_while_an_append_begins_is_not_written_over
     assert not list(both.ours.parent.rglob("*.shardwrite"))
 
 
+def test_a_coordinate_of_steps_is_never_changed_in_place(tmp_path):
+    """The call that goes on after a kill reads it first."""
+    root, sizes = tmp_path / "x.zarr", {"shards": {"time": 8}, "chunks": {"time": 4}}
+    steps(0, 5).shardwrite.to_zarr(root, append_dim="time", **sizes)
+    files = {name: next((root / name / "c").rglob("0")) for name in ("time", "w")}
+    before = {name: file.stat().st_ino for name, file in files.items()}
+    more = steps(5, 7).shardwrite
+    more.to_zarr(root, append_dim="time", strategy=shardwrite.AppendOnly(in_place=True))
+    assert files["w"].stat().st_ino == before["w"]
+    assert files["time"].stat().st_ino != before["time"]
+    with xr.open_zarr(root) as found:
+        xr.testing.assert_identical(found.load(), steps(0, 7).compute())
+
+
 # ---- Kills
 
 
