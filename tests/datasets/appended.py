@@ -155,7 +155,8 @@ def run_case(made: Path, home: Path, action: str, kill_at: int, again_at: int = 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1, help="only every so many effects")
-    parser.add_argument("--first", type=int, default=1, help="the first of them")
+    parser.add_argument("--first", type=int, help="the first of them")
+    parser.add_argument("--seed", type=int, default=0, help="consecutive seeds begin at other ones")
     parser.add_argument("--twice", type=int, default=0, help="kill the second call there, too")
     parser.add_argument("--ways", nargs="+", default=["same call", "give up"])
     parser.add_argument("--variables", type=int, default=2, help="that have the time")
@@ -177,7 +178,7 @@ def main() -> None:
             shutil.copytree(made / "x.zarr", made / "new.zarr")
             append(made / "new.zarr")
             for way in given.ways:
-                kill_at = given.first
+                kill_at = given.first or 1 + given.seed % given.every
                 while True:
                     trouble = run_case(made, top / "home", way, kill_at, given.twice)
                     if trouble == "done":
