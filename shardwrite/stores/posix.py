@@ -310,34 +310,35 @@ class PosixStore(Store):
 
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`; the object is durable."""
-        path = self.root / check_key(key)
+        path = self.path_of(key)
         with as_store_error(key, "cannot create"):
             self.make_parents(path, _Directories())
-            is_new = link_new(path, data)
-            self.sync_parents([path], set())
+            is_new = link_new(Path(path), data)
+            self.sync_parents([Path(path)], set())
             return is_new
 
-    def make_parents(self, path: Path, known: _Directories) -> None:
+    def make_parents(self, path: str, known: _Directories) -> None:
         """Make the missing parent directories of `path`, and add them all to those that are known.
 
         Those that are known are not looked at, nor are those above them.
         """
         missing, new = [], []
-        directory = path.parent
-        while str(directory) not in known.plain:
-            new.append(str(directory))
-            if str(directory.parent) in known.made:  # most likely, nobody has made this one
+        directory = os.path.dirname(path)  # of texts, as `pathlib` is slow for many small shards
+        while directory not in known.plain:
+            new.append(directory)
+            above = os.path.dirname(directory)
+            if above in known.made:  # most likely, nobody has made this one
                 missing.append(directory)
                 break
             try:
                 self._check_directory(directory)
             except FileNotFoundError:
-                if was_taken_over(directory):
+                if was_taken_over(Path(directory)):
                     raise
                 missing.append(directory)
-            if directory == self.root:
+            if directory == self._root:
                 break
-            directory = directory.parent
+            directory = above
         for directory in reversed(missing):
             try:
                 os.mkdir(directory)
@@ -351,14 +352,14 @@ class PosixStore(Store):
                 self.make_parents(path, _Directories())
                 return
             else:
-                known.made.add(str(directory))
+                known.made.add(directory)
         known.plain.update(new)
 
-    def _check_directory(self, directory: Path) -> None:
+    def _check_directory(self, directory: str) -> None:
         """Refuse a link in the place of a directory of the store."""
-        if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self.root:
+        if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self._root:
             message = f"{directory} is a symbolic link inside the store; replace it by a directory"
-            raise StoreError(message, key=str(directory), errno=errno.ELOOP)
+            raise StoreError(message, key=directory, errno=errno.ELOOP)
 
     def sync_parents(self, paths: Iterable[Path], synced: set[str]) -> None:
         """Sync the directories of `paths`, and the entries of their ancestors not in `synced`.
@@ -427,7 +428,7 @@ class PosixTransaction(Transaction):
         with as_store_error(key, "cannot create"):
             # The root may be a link, and is made below if it is missing.
             if directory not in self._known.plain and directory != self.store.token:
-                self.store.make_parents(Path(path), self._known)
+                self.store.make_parents(path, self._known)
             replaced = (
                 None
                 if self._is_fresh
@@ -439,7 +440,7 @@ class PosixTransaction(Transaction):
                 try:
                     fd = opened(temporary, flags, mode)
                 except FileNotFoundError:  # another process has removed an empty directory
-                    self.store.make_parents(Path(path), _Directories())
+                    self.store.make_parents(path, _Directories())
                     fd = opened(temporary, flags, mode)
                 writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
             except FileExistsError:
@@ -452,11 +453,11 @@ class PosixTransaction(Transaction):
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`Transaction.remove`; a link is removed itself, not its target."""
-        path = self.store.root / check_key(key)
+        path = self.store.path_of(key)
         with as_store_error(key, "cannot remove"):
             if mode := mode_of(path, follow=False):
                 if stat.S_ISDIR(mode):  # whose files nobody wrote here
-                    raise no_file(str(path))
+                    raise no_file(path)
                 # The parents exist; this refuses links among them.
                 self.store.make_parents(path, self._known)
                 self._check(guard)
@@ -464,7 +465,7 @@ class PosixTransaction(Transaction):
                     raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
                 remove_data(self.store.root, key, self._proof)
                 if self.durability != "none":
-                    fsync_directory(path.parent)
+                    fsync_directory(Path(path).parent)
 
     def overlap(self, n_at_once: int) -> None:
         """See :meth:`Transaction.overlap`; with ``"batch"``, more objects wait than this."""
