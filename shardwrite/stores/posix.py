@@ -308,6 +308,21 @@ class PosixStore(Store):
         """See :meth:`Store.list_keys`; links and temporaries are left out."""
         return keys_below(self.root, check_prefix(prefix))
 
+    def check_no_links(self, keys: Iterable[str], *, are_whole: bool) -> None:
+        """See :meth:`Store.check_no_links`."""
+        looked_at = set[str]()
+        for key in keys:
+            path = self.path_of(key)
+            with as_store_error(key, "cannot update"):
+                directory = os.path.dirname(path)
+                while directory not in looked_at and directory != self._root:
+                    looked_at.add(directory)
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        self._check_directory(directory)
+                    directory = os.path.dirname(directory)
+                if not are_whole and stat.S_ISLNK(mode_of(path, follow=False)):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`; the object is durable."""
         path = self.path_of(key)

@@ -55,6 +55,27 @@ def made(tmp_path, shape=(0, 16, 24), **layout):
     return path
 
 
+@pytest.mark.parametrize("linked", ["c/0/0/0", "c/0"])
+def test_a_block_for_a_shard_that_is_a_link_is_refused_before_it_is_accepted(tmp_path, linked):
+    """It was accepted, and refused when it was committed, in a run that had to be given up."""
+    path = made(tmp_path, shape=(3, 16, 24))
+    shardwrite.write_region(values((3, 16, 24)), path, ...)
+    (path / linked).rename(tmp_path / "outside")
+    (path / linked).symlink_to(tmp_path / "outside")
+    before = sorted(map(str, tmp_path.rglob("*")))
+    with (
+        ShardWriter(path, durability="none") as writer,
+        pytest.raises(StoreError, match="symbolic link"),
+    ):
+        writer.append(values((16, 24)))
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+    (path / linked).unlink()
+    (tmp_path / "outside").rename(path / linked)
+    with ShardWriter(path, durability="none") as writer:
+        writer.append(values((16, 24)))
+    assert read(path).shape == (4, 16, 24)
+
+
 @pytest.mark.compat
 @pytest.mark.parametrize("strategy", ["auto", *STRATEGIES], ids=str)
 @pytest.mark.parametrize("location", ["start", "end"])
