@@ -242,10 +242,12 @@ class PosixStore(Store):
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""
-        try:
-            os.unlink(temporary_path(*os.path.split(self.path_of(key)), attempt))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        path = temporary_path(*os.path.split(self.path_of(key)), attempt)
+        with as_store_error(path, "cannot remove a temporary file"):
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
         return True
 
     def open(self, key: str) -> PosixReader | None:
@@ -717,8 +719,7 @@ def write_files(
 
 def discard_file(path: Path, attempt: str) -> None:
     """Remove the temporary that an attempt of `write_file` has left behind, if there is one."""
-    with as_store_error(str(path), "cannot remove a temporary of"):
-        PosixStore(path.parent).discard_temporary(path.name, attempt)
+    PosixStore(path.parent).discard_temporary(path.name, attempt)
 
 
 def sync_entry(path: Path) -> None:
