@@ -28,7 +28,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
-from shardwrite.journal.documents import check_groups_above
+from shardwrite.journal.documents import check_groups_above, check_lists
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
@@ -144,6 +144,7 @@ def begin(
             check_place(job, looks_above=job.target in firsts)
         elif job.target in first_free:
             _check_above(job.target)
+    check_lists({job.target: job.plan.metadata.document for job in jobs if _is_listed_anew(job)})
     there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:
@@ -171,6 +172,11 @@ def begin(
     _check_sources(sessions)
     _sync_above(sessions)
     return sessions
+
+
+def _is_listed_anew(job: Job) -> bool:
+    """Whether a job changes what groups above list of its array."""
+    return job.makes_array or job.plan.append_axis is not None
 
 
 def _check_above(target: Target) -> None:
