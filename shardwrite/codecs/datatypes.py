@@ -181,4 +181,8 @@ def _is_same_time(given: Any, stored: Any) -> bool:
     if np.asarray(given).dtype.kind in "iu":
         return int(given) == int(stored.view("i8"))
     time = type(stored)(given)
-    return bool(time == stored) or bool(np.isnat(time) and np.isnat(stored))
+    if np.isnat(time) or np.isnat(stored):
+        return bool(np.isnat(time) and np.isnat(stored))
+    # In the unit of the given one: a time that is too far away for the other unit has become
+    # another there, and numpy would compare what it becomes.
+    return bool(stored.astype(time.dtype) == time)

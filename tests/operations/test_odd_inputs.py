@@ -451,6 +451,9 @@ CHANGED = [
     ("M8[s]", TIME[0][1]),
     ("m8[s]", TIME[1][1]),
     ("M8[s]", 1.9),
+    ("M8[ns]", np.datetime64("9999-01-01")),  # numpy takes it for one in 1815, and for equal
+    ("M8[ns]", "1500-01-01"),
+    ("m8[ns]", np.timedelta64(10**9, "h")),
     ("U3", "abcd"),
     ("U3", 5),
     ("S3", b"abcd"),
@@ -470,6 +473,8 @@ KEPT = [
     ("c8", 1 + 2j, 1 + 2j),
     ("M8[s]", np.datetime64("2020-01-01"), np.datetime64("2020-01-01")),
     ("M8[s]", 5, np.datetime64(5, "s")),
+    ("M8[D]", np.datetime64("2020-01-01T00", "ns"), np.datetime64("2020-01-01")),
+    ("M8[ns]", np.datetime64("2262-04-11"), np.datetime64("2262-04-11")),
     ("U3", "abc", "abc"),
     ("S3", b"abc", b"abc"),
     ([("a", "u1"), ("b", "f4")], (1, 2.5), (1, 2.5)),
