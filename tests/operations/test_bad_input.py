@@ -110,6 +110,7 @@ ARGUMENTS = {
             "zero": 0,
             "negative": -4,
             "bool": True,
+            "bytes for": b"\4\4",
             "numpy's bool": np.True_,
             "fractional": 2.5,
             "whole but float": 8.0,
@@ -285,6 +286,18 @@ SOURCES = {
         "dtype",
         "'complex256'",
         "astype",
+    ),
+    "elements that a document cannot hold": (  # it took a minute to find out
+        lambda: da.zeros(4, chunks=1, dtype="V300000000"),
+        "dtype",
+        "V300000000",
+        'give "uint8", and an axis more',
+    ),
+    "fields that a document cannot hold": (
+        lambda: da.zeros(4, chunks=1, dtype=[("a", "u1"), ("b", "S300000000")]),
+        "dtype",
+        "S300000000",
+        'give "uint8", and an axis more',
     ),
     "a time without a unit": (
         lambda: da.zeros(4, dtype="M8"),

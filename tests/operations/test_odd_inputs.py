@@ -501,6 +501,39 @@ def test_a_fill_value_that_would_change_is_refused(tmp_path, dtype, value):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_fill_value_that_is_no_text_is_refused(tmp_path):
+    """It was a TypeError of numpy."""
+    keywords = {"shards": 4, "chunks": 2, "fill_value": "\udc80"}
+    with pytest.raises(SpecError, match="surrogates not allowed") as caught:
+        shardwrite.create(tmp_path / "x", (8,), np.dtypes.StringDType(), **keywords)
+    assert caught.value.field == "fill_value"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_value_that_is_no_text_is_refused(tmp_path):
+    """It was a UnicodeEncodeError of numpy."""
+    path = tmp_path / "x"
+    shardwrite.create(path, (8,), np.dtypes.StringDType(), shards=4, chunks=2)
+    with pytest.raises(SpecError, match=r"x='\\udc80': is no text .*surrogates not allowed"):
+        shardwrite.write_region("\udc80", path, slice(0, 3))
+    assert not seams.state_beside(path).exists()
+
+
+def test_a_dtype_with_a_shape_is_refused(tmp_path):
+    """It made an array of bytes, into which no such values could be written."""
+    with pytest.raises(SpecError, match=r"the axes \(3,\) in the shape") as caught:
+        shardwrite.create(tmp_path / "x", (8,), ("i4", (3,)), shards=4, chunks=2)
+    assert caught.value.field == "dtype"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shape", [b"ab", bytearray(b"ab")])
+def test_bytes_are_no_shape(tmp_path, shape):
+    with pytest.raises(SpecError, match="not a shape"):
+        shardwrite.create(tmp_path / "x", shape, "u1", shards=8, chunks=4)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("dtype", "value", "kept"), KEPT, ids=str)
 def test_a_fill_value_that_the_dtype_holds_is_kept(tmp_path, dtype, value, kept):
     shardwrite.create(tmp_path / "x", (4,), np.dtype(dtype), shards=4, chunks=4, fill_value=value)
