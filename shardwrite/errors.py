@@ -48,6 +48,8 @@ _UNPRINTABLE = (
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+_MOST_SHOWN = 1000  # characters of a value in a message, whose remedy comes behind it
+
 
 def redacted(text: str) -> str:
     """Text with the credentials in its URLs replaced by ``***``.
@@ -149,10 +151,20 @@ class SpecError(ShardwriteError, ValueError):
         super().__init__(message, field=field, value=value, remedy=remedy)
 
     def __str__(self) -> str:
-        return printable(
-            f"{self.fields['field']}={self.fields['value']!r}: "
-            f"{self.message}; {self.fields['remedy']}"
-        )
+        shown = _shown(self.fields["value"])
+        return printable(f"{self.fields['field']}={shown}: {self.message}; {self.fields['remedy']}")
+
+
+def _shown(value: object) -> str:
+    """A value as Python shows it, shortened; its type if Python cannot show it.
+
+    That is so for integers of thousands of digits, and for lists that are nested too deep.
+    """
+    try:
+        shown = repr(value)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return f"<{type(value).__name__}>"
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
 
 
 class PlanError(ShardwriteError, ValueError):

@@ -577,6 +577,7 @@ STEPS = {
     "sync the directories": "stores.posix:PosixStore.sync_parents",
     "sync a directory": "stores.posix:fsync_directory",
     "open an object": "stores.posix:PosixStore.open",
+    "few shards": "runs.begin:_FEW_SHARDS",
     "change bytes in place": "stores.posix:PosixEditor.write_at",
     # a shard
     "commit shards": "write.tasks:commit_shards",

@@ -107,6 +107,22 @@ def test_message_is_said(error):
     assert isinstance(error, ShardwriteError)
 
 
+def test_a_value_that_cannot_be_shown_is_named_by_its_type():
+    """Python refuses to show it, and the error had no text at all."""
+    deep: list[object] = []
+    for _ in range(10_000):
+        deep = [deep]
+    for value, shown in ((10**5000, "<int>"), ((10**5000,), "<tuple>"), (deep, "<list>")):
+        error = SpecError("too large", field="shape", value=value, remedy="give a smaller one")
+        assert str(error) == f"shape={shown}: too large; give a smaller one"
+
+
+def test_a_long_value_does_not_hide_the_remedy():
+    error = SpecError("too long", field="attributes", value="x" * 10**6, remedy="shorten them")
+    assert len(str(error)) < 1100
+    assert str(error).endswith("xx...: too long; shorten them")
+
+
 def test_facts_survive_when_raised_and_chained():
     try:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -18,6 +19,8 @@ import click
 from shardwrite.errors import SpecError, printable, redacted
 
 __all__ = ["Program", "echo", "emit", "exact", "printable", "tell", "telling_warnings"]
+
+_STDERR = 2
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -67,7 +70,8 @@ class Program(click.Group):
     """Group of commands whose errors are printed without control characters and credentials."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """See :meth:`click.Command.make_context`."""
+        """See :meth:`click.Command.make_context`. It comes before any other file is opened."""
+        _fill_standard_descriptors()
         with _as_printable():
             return super().make_context(*args, **kwargs)
 
@@ -75,6 +79,19 @@ class Program(click.Group):
         """See :meth:`click.Command.invoke`."""
         with _as_printable():
             return super().invoke(ctx)
+
+
+def _fill_standard_descriptors() -> None:
+    """Open ``/dev/null`` where this process was started without standard input, output or error.
+
+    Else a file of an array would get that number, and what a library of C prints would go into it.
+    Processes that this one starts get the descriptors, too.
+    """
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= _STDERR:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDWR)
+    os.close(fd)
 
 
 @contextlib.contextmanager

@@ -205,7 +205,11 @@ def _time(words: str, dtype: np.dtype[Any]) -> Any:
         return dtype.type(int(words), np.datetime_data(dtype))
     if dtype.kind == "m":
         raise ValueError(words)
-    return np.datetime64(words).astype(dtype.newbyteorder("="), casting="safe")
+    time = np.datetime64(words)
+    found = time.astype(dtype.newbyteorder("="), casting="safe")
+    if found.astype(time.dtype) != time:  # out of the range of a finer unit
+        raise OverflowError(words)
+    return found
 
 
 class Names(Value):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.codecs.documents import Document
+from shardwrite.config.table import READ_LIMIT, value_of
 from shardwrite.errors import SpecError
 
 PLAIN_DTYPES = {
@@ -68,6 +69,22 @@ def native_dtype(data_type: Any) -> np.dtype[Any]:
     return native
 
 
+def check_itemsize(dtype: np.dtype[Any]) -> None:
+    """Refuse elements so long that nobody could read the document, whose fill value is one.
+
+    Others are refused when the document is there. To make it of such a value takes minutes.
+    """
+    limit = value_of(READ_LIMIT)
+    if dtype.kind == "V" and dtype.itemsize > limit // 4 * 3:  # as base64
+        raise SpecError(
+            f"an element has {dtype.itemsize:,} bytes, and so has the fill value in the document, "
+            f"of which {limit:,} are read",
+            field="dtype",
+            value=str(dtype),
+            remedy='give "uint8", and an axis more, for the bytes of an element',
+        )
+
+
 def is_same_type(source: np.dtype[Any], stored: np.dtype[Any]) -> bool:
     """Whether values of one dtype pass to the other and back without loss of a bit.
 
@@ -97,6 +114,8 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
             bounds = np.iinfo(dtype)
             if bounds.min <= value <= bounds.max:
                 return dtype.type(value)
+        if dtype.kind == "T" and isinstance(value, str):
+            value.encode()  # which refuses what is no text, as the dtype does
         if dtype.fields is not None and isinstance(value, str):
             return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
         return zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)
@@ -181,4 +200,8 @@ def _is_same_time(given: Any, stored: Any) -> bool:
     if np.asarray(given).dtype.kind in "iu":
         return int(given) == int(stored.view("i8"))
     time = type(stored)(given)
-    return bool(time == stored) or bool(np.isnat(time) and np.isnat(stored))
+    if np.isnat(time) or np.isnat(stored):
+        return bool(np.isnat(time) and np.isnat(stored))
+    # In the unit of the given one: a time that is too far away for the other unit has become
+    # another there, and numpy would compare what it becomes.
+    return bool(stored.astype(time.dtype) == time)

@@ -23,6 +23,7 @@ from shardwrite.checks import one_value
 from shardwrite.codecs.datatypes import (
     PLAIN_DTYPES,
     check_fill,
+    check_itemsize,
     exact_fill,
     native_dtype,
     zarr_dtype,
@@ -529,6 +530,13 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
         remedy = 'give it one, for instance astype("datetime64[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
+    if dtype.subdtype is not None:
+        raise SpecError(
+            "an array of such elements has more axes than its shape says",
+            field="dtype",
+            value=str(dtype),
+            remedy=f'give "{dtype.base}", and the axes {dtype.shape} in the shape',
+        )
     if _has_titles(dtype):
         raise SpecError(
             "fields with titles have no stored form",
@@ -536,6 +544,7 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
             value=str(dtype),
             remedy='leave the titles out with astype, for instance astype([("x", "f4")])',
         )
+    check_itemsize(dtype)
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
         # numpy has two types of integers of one size, and zarr knows one of them.
         return np.dtype(dtype.str) if dtype.kind in "iu" else dtype

@@ -231,6 +231,48 @@ def check_groups_above(place: Place) -> None:
             )
 
 
+def check_lists(documents: Mapping[Target, Document]) -> None:
+    """Refuse arrays whose documents would make a list of a group above too large to be read again.
+
+    Like `check_groups_above`, this looks at directories only. There, it is known before the run.
+
+    - `documents`: arrays that groups above list when the run ends, with their documents then.
+    """
+    inside: dict[str, tuple[Place, dict[Place, Document]]] = {}
+    for beside in by_groups(documents):
+        first = beside[0].place
+        if not isinstance(first, Directory):
+            continue
+        groups: list[Place] = [*reversed(first.groups), *first.groups_above()]
+        for group in groups:
+            _, members = inside.setdefault(group.label, (group, {}))
+            members.update({target.place: documents[target] for target in beside})
+    for group, members in inside.values():
+        data = group.read_if_there(DOCUMENT)
+        if data is None or b"consolidated_metadata" not in data:
+            continue
+        try:  # as if each of them came to what is there, indented
+            _check_readable(data + 2 * b"".join(map(dump, members.values())), group)
+        except SpecError:
+            metadata = parse_document(data, f"{group.label}/{DOCUMENT}")
+            if kind_of_document(metadata) != "group" or not has_consolidated(metadata, group):
+                continue
+            listed = metadata["consolidated_metadata"]["metadata"]
+            listed |= {place.name_in(group): document for place, document in members.items()}
+            _check_readable(dump(metadata), group)
+
+
+def _check_readable(data: bytes, place: Place) -> None:
+    """Refuse the document of a node that would be too large to be read again."""
+    check_readable(
+        data,
+        "its document would have",
+        field="store",
+        value=place.label,
+        remedy="make attributes and consolidated metadata shorter",
+    )
+
+
 def _claim_of(place: Place) -> Path | None:
     """Directory of the claim on the document of a group; None if it lies in no directory."""
     return state_beside(place.path / DOCUMENT) if isinstance(place, Directory) else None
@@ -299,13 +341,7 @@ def replace_document(
     - Raises SpecError if the new document would be too large to be read again.
     """
     data = dump(new)
-    check_readable(
-        data,
-        "its document would have",
-        field="store",
-        value=place.label,
-        remedy="make attributes and consolidated metadata shorter",
-    )
+    _check_readable(data, place)
     is_group = kind_of_document(new) == "group"  # and an array is changed by one run at a time
     try:
         alone = alone_with(place) if is_group else contextlib.nullcontext(lambda: None)

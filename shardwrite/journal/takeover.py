@@ -104,7 +104,13 @@ from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, ObjectWriter, Store
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
 from shardwrite.stores.posix import NO_ROOM, give_room, telling_room_for
-from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+from shardwrite.stores.removal import (
+    Proof,
+    data_in,
+    leaves_temporary,
+    remove_data,
+    remove_state,
+)
 
 if TYPE_CHECKING:
     from shardwrite.journal.undo import Change
@@ -521,7 +527,8 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
         confirm(over.target)
         there = work_files(over.shared)  # since it was renamed, nobody can add a file
         _remove_tokens(there)
-        files = journals(over, left[max(left)].grid.n_shards, but=own_journals)
+        but = "" if leaves_temporary() else own_journals  # which tell what is left
+        files = journals(over, left[max(left)].grid.n_shards, but=but)
         # Nothing is left of documents that this process has written. Only whoever gives up a run
         # writes documents in the name of the run.
         others = drivers_in(there)

@@ -135,6 +135,10 @@ class TransformerStore(Store):
         """See :meth:`Store.edit`."""
         return self._inner.edit(self.key_below(key))
 
+    def check_no_links(self, keys: Iterable[str], *, are_whole: bool) -> None:
+        """See :meth:`Store.check_no_links`."""
+        self._inner.check_no_links(map(self.key_below, keys), are_whole=are_whole)
+
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""
         return self._inner.discard_temporary(self.key_below(key), attempt)

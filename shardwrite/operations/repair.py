@@ -418,6 +418,8 @@ def repair(call: RepairArguments) -> Repair:
                 seen = look()
         report = seen.report
         tasks = _tasks(array, report, with_changed=x is not None)
+        if not is_look:  # before anything is moved
+            target.store.check_no_links((task.key for task in tasks), are_whole=True)
         done = Repair(
             path=target.label,
             tasks=tasks,

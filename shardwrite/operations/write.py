@@ -640,7 +640,8 @@ def shape_of(shape: Any) -> Shape:
     """The argument `shape` as a tuple of Python integers."""
     if isinstance(shape, np.ndarray) and shape.ndim:
         shape = list(shape)
-    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
+    is_sequence = isinstance(shape, Sequence) and not isinstance(shape, str | bytes | bytearray)
+    sizes = tuple(shape) if is_sequence else None
     if sizes is None or not all(is_whole(n, 0) for n in sizes):
         raise SpecError(
             "not a shape",

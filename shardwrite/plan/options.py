@@ -342,8 +342,9 @@ def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
             value=value,
             remedy=f"give {ndim} sizes, or one for all axes",
         )
-    sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
-    for size in sizes or ([] if isinstance(value, Sequence) else [value]):
+    given: Any = [value] if isinstance(value, bytes | bytearray) else value  # which is no size
+    sizes: list[Any] = list(given) if isinstance(given, Sequence) else [given] * ndim
+    for size in sizes or ([] if isinstance(given, Sequence) else [given]):
         if not is_whole(size, 1):
             raise SpecError(
                 "sizes are positive integers",

@@ -28,7 +28,7 @@ from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, ceil_div
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
-from shardwrite.journal.documents import check_groups_above
+from shardwrite.journal.documents import check_groups_above, check_lists
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
 from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from shardwrite.journal.parts import PartDirectory
     from shardwrite.place.base import Place
     from shardwrite.place.objects import InStore
+
+_FEW_SHARDS = 64  # whose places are all looked at before an update begins
 
 # ---- Scratch: room on the disks of workers for shards that wait there
 
@@ -142,6 +144,7 @@ def begin(
             check_place(job, looks_above=job.target in firsts)
         elif job.target in first_free:
             _check_above(job.target)
+    check_lists({job.target: job.plan.metadata.document for job in jobs if _is_listed_anew(job)})
     there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:
@@ -169,6 +172,11 @@ def begin(
     _check_sources(sessions)
     _sync_above(sessions)
     return sessions
+
+
+def _is_listed_anew(job: Job) -> bool:
+    """Whether a job changes what groups above list of its array."""
+    return job.makes_array or job.plan.append_axis is not None
 
 
 def _check_above(target: Target) -> None:
@@ -726,6 +734,7 @@ def check_needs(job: Job, engine: Engine) -> None:
         check_unshared(job.target)
         if not (job.options.drop_hdf5 and job.plan.strategy.replaces):
             check_kind(job.plan.metadata, job.plan.strategy, store)
+        _check_no_links(job.plan, store)
     _check_library(job.plan.strategy)
     _ = job.durability  # which refuses a level that the store cannot promise
 
@@ -785,6 +794,26 @@ def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> Non
         from shardwrite.read.signatures import refuse_change_among  # for updates
 
         refuse_change_among(metadata, strategy, store, sorted(ends))
+
+
+def _check_no_links(plan: Plan, store: Store) -> None:
+    """Refuse an update that would meet a link where a shard should be, before it begins.
+
+    Of many shards, this looks at the first and the last one. Tasks look at each.
+    """
+    grid, region = plan.metadata.grid, plan.region
+    if region is None:  # a repair, which writes few of the shards
+        return
+    from shardwrite.runs.old_shards import shards_at_ends  # for updates
+
+    is_short = grid.shard_range(region).size <= _FEW_SHARDS
+    indices = grid.shards_in(region) if is_short else shards_at_ends(grid, region)
+    keys: dict[bool, list[str]] = {}
+    for index in indices:
+        is_whole = region.contains(grid.shard_box(index).intersect(grid.whole))
+        keys.setdefault(is_whole, []).append(plan.metadata.shard_key(index))
+    for is_whole, some in keys.items():
+        store.check_no_links(some, are_whole=is_whole)
 
 
 def _check_library(strategy: Strategy) -> None:

@@ -7,6 +7,7 @@ there is none, the receipt of the array tells it, or else a shard beside it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -109,31 +110,35 @@ class KeptShards:
 
     def __init__(self, target: Target, metadata: ArrayMetadata, strategy: Strategy) -> None:
         self._strategy, self._seen = strategy, set[Shape]()
+        self._store, self._metadata = target.store, metadata
         self._known = OldShards.of(target, metadata) if signatures_in(metadata) else None
 
     def check(self, box: Box) -> None:
-        """Refuse a block if the stream would make something else of a shard.
+        """Refuse a block if the stream would make something else of a shard, or meets a link.
 
         - `box`: box of the block. Shards behind the end of the array, as the stream has found it,
           are looked at when they are written.
         """
-        if self._known is None:
+        if self._known is None and self._store.local_root is None:
             return
-        grid = self._known.metadata.grid
-        common = box.intersect(grid.whole)
+        grid = self._metadata.grid
+        common = grid.rounded_to_shards(box).intersect(grid.whole)
         new = [index for index in grid.shards_in(common) if index not in self._seen]
         if len(new) > _FEW:
             with ThreadPoolExecutor(min(_N_THREADS, len(new))) as pool:
-                list(pool.map(self._check_shard, new))
+                list(pool.map(self._check_shard, new, itertools.repeat(box)))
         else:
             for index in new:
-                self._check_shard(index)
+                self._check_shard(index, box)
         if len(self._seen) > _MOST_SEEN:
             self._seen.clear()
         self._seen.update(new)
 
-    def _check_shard(self, index: Shape) -> None:
-        """Refuse to write a shard anew by a strategy that would not keep what it is beside."""
+    def _check_shard(self, index: Shape, box: Box) -> None:
+        """Refuse a link, and to write a shard by a strategy that would not keep what it is."""
+        grid, key = self._metadata.grid, self._metadata.shard_key(index)
+        is_whole = box.contains(grid.shard_box(index).intersect(grid.whole))
+        self._store.check_no_links([key], are_whole=is_whole)
         if self._known is not None:
             keeping(self._known, self._strategy, [index], drops=False)
 

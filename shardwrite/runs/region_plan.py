@@ -58,7 +58,17 @@ def scalar(x: Any, dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any] | Non
     else:
         return None
     if value.dtype.kind in "US" and dtype.hasobject:
-        value = np.array(x, dtype=dtype)
+        try:
+            value = np.array(x, dtype=dtype)
+        except UnicodeError as error:
+            remedy = "give a text"
+            raise SpecError(f"is no text ({error})", field="x", value=x, remedy=remedy) from None
+    if may_overflow(value.dtype, dtype, casting):
+        try:
+            _cast_times(value, dtype)
+        except ValueError as error:
+            remedy = "give a time that it can hold"
+            raise SpecError(str(error), field="x", value=str(x), remedy=remedy) from None
     return value
 
 
@@ -254,7 +264,33 @@ def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array
     check_cast(x.dtype, dtype, casting, "x")
     if x.dtype == dtype or (x.dtype.hasobject and is_same_type(x.dtype, dtype)):
         return x
-    cast: dask.array.Array = x.astype(dtype, casting="unsafe")
+    source: Any = x
+    cast: dask.array.Array = (
+        source.map_blocks(_cast_times, to=dtype, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype))
+        if may_overflow(x.dtype, dtype, casting)
+        else source.astype(dtype, casting="unsafe")
+    )
+    return cast
+
+
+def may_overflow(given: np.dtype[Any], dtype: np.dtype[Any], casting: str) -> bool:
+    """Whether times that a cast must not change get a finer unit, whose range is shorter.
+
+    numpy calls such a cast safe, and makes another time of one that is out of the range.
+    """
+    return casting != "unsafe" and dtype.kind in "mM" and given.kind == dtype.kind
+
+
+def _cast_times(block: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A block of times in another unit.
+
+    - Raises ValueError if it holds a time that is out of the range of that unit.
+    """
+    cast: npt.NDArray[Any] = block.astype(to, casting="unsafe")
+    if np.can_cast(block.dtype, to, casting="safe"):
+        is_other = (cast.astype(block.dtype) != block) & ~(np.isnat(cast) & np.isnat(block))
+        if is_other.any():
+            raise ValueError(f"{block[is_other][0]} is out of the range of the array's {to}")
     return cast
 
 
@@ -296,6 +332,16 @@ def cast_block(block: npt.NDArray[Any], dtype: np.dtype[Any], casting: str) -> n
             value=str(block.dtype),
             remedy="convert them to text first",
         ) from None
+    if may_overflow(block.dtype, dtype, casting):
+        try:
+            return _cast_times(block, dtype)
+        except ValueError as error:
+            raise SpecError(
+                str(error),
+                field="block",
+                value=str(block.dtype),
+                remedy="give times that the array can hold",
+            ) from None
     cast: npt.NDArray[Any] = text.astype(dtype, casting="unsafe")
     return cast
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite._version import __version__
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import without_keys
@@ -504,14 +504,17 @@ def _finished(job: Job, joined: str) -> WriteResult | None:
     if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
         # The same dask name may stand for other data by now, and the user asked to replace.
         return None
-    found = without_keys(document)
-    planned = job.plan.metadata.document
-    wanted = receipt.accepted or planned
-    # An update may have made the array grow.
-    shape = list(receipt.shape) if receipt.updates and receipt.shape else wanted["shape"]
-    if found != without_keys({**wanted, "shape": shape}):
+    if not _is_as_left(document, receipt, job):
         return None
     return result_from_receipt(receipt.result, job.target.label)
+
+
+def _is_as_left(document: Document, receipt: Receipt, job: Job) -> bool:
+    """Whether the document of an array is as the run of a job, and later updates, have left it."""
+    wanted = receipt.accepted or job.plan.metadata.document
+    # An update may have made the array grow.
+    shape = list(receipt.shape) if receipt.updates and receipt.shape else wanted["shape"]
+    return without_keys(document) == without_keys({**wanted, "shape": shape})
 
 
 def _has_begun_another(job: Job) -> bool:
@@ -598,6 +601,11 @@ def refuse_another(job: Job) -> None:
         told = differences(receipt.identity.to_dict(), job.plan.identity.to_dict())
         what += same_source_remedy(told)
     if receipt is not None and receipt.digest == job.plan.digest:
+        if _is_as_left(document, receipt, job):  # as `create` finds it
+            since = ", and updates have changed it since" if receipt.updates else ""
+            what = f"an array exists there, which this call has made{since}"
+            remedy += ", or go on with it as it is"
+            raise SpecError(what, field="store", value=job.target.label, remedy=remedy)
         what += ". This call has made it, and another program has changed it since"
         remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"
     raise SpecError(what, field="store", value=job.target.label, remedy=remedy)

@@ -571,6 +571,24 @@ class Store(Protocol):
         """
         return
 
+    def check_no_links(self, keys: Iterable[str], *, are_whole: bool) -> None:
+        """Verify before an update that no links stand where objects are to be changed.
+
+        Parameters
+        ----------
+        keys : iterable of str
+            Keys of the objects, of which some may be missing.
+        are_whole : bool
+            Whether the objects are replaced as a whole. A link in the place of one is then
+            replaced, too, and only those among the directories above it are refused.
+
+        Raises
+        ------
+        StoreError
+            With `errno` ELOOP, if there is one.
+        """
+        return
+
     def take(self, changes: Any) -> None:
         """Take over what a task in another process has changed; see :meth:`Transaction.changes`."""
         raise TypeError(f"{self!r} takes no changes: {changes!r}")

@@ -242,10 +242,12 @@ class PosixStore(Store):
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""
-        try:
-            os.unlink(temporary_path(*os.path.split(self.path_of(key)), attempt))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        path = temporary_path(*os.path.split(self.path_of(key)), attempt)
+        with as_store_error(path, "cannot remove a temporary file"):
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
         return True
 
     def open(self, key: str) -> PosixReader | None:
@@ -308,36 +310,52 @@ class PosixStore(Store):
         """See :meth:`Store.list_keys`; links and temporaries are left out."""
         return keys_below(self.root, check_prefix(prefix))
 
+    def check_no_links(self, keys: Iterable[str], *, are_whole: bool) -> None:
+        """See :meth:`Store.check_no_links`."""
+        looked_at = set[str]()
+        for key in keys:
+            path = self.path_of(key)
+            with as_store_error(key, "cannot update"):
+                directory = os.path.dirname(path)
+                while directory not in looked_at and directory != self._root:
+                    looked_at.add(directory)
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        self._check_directory(directory)
+                    directory = os.path.dirname(directory)
+                if not are_whole and stat.S_ISLNK(mode_of(path, follow=False)):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`; the object is durable."""
-        path = self.root / check_key(key)
+        path = self.path_of(key)
         with as_store_error(key, "cannot create"):
             self.make_parents(path, _Directories())
-            is_new = link_new(path, data)
-            self.sync_parents([path], set())
+            is_new = link_new(Path(path), data)
+            self.sync_parents([Path(path)], set())
             return is_new
 
-    def make_parents(self, path: Path, known: _Directories) -> None:
+    def make_parents(self, path: str, known: _Directories) -> None:
         """Make the missing parent directories of `path`, and add them all to those that are known.
 
         Those that are known are not looked at, nor are those above them.
         """
         missing, new = [], []
-        directory = path.parent
-        while str(directory) not in known.plain:
-            new.append(str(directory))
-            if str(directory.parent) in known.made:  # most likely, nobody has made this one
+        directory = os.path.dirname(path)  # of texts, as `pathlib` is slow for many small shards
+        while directory not in known.plain:
+            new.append(directory)
+            above = os.path.dirname(directory)
+            if above in known.made:  # most likely, nobody has made this one
                 missing.append(directory)
                 break
             try:
                 self._check_directory(directory)
             except FileNotFoundError:
-                if was_taken_over(directory):
+                if was_taken_over(Path(directory)):
                     raise
                 missing.append(directory)
-            if directory == self.root:
+            if directory == self._root:
                 break
-            directory = directory.parent
+            directory = above
         for directory in reversed(missing):
             try:
                 os.mkdir(directory)
@@ -351,14 +369,14 @@ class PosixStore(Store):
                 self.make_parents(path, _Directories())
                 return
             else:
-                known.made.add(str(directory))
+                known.made.add(directory)
         known.plain.update(new)
 
-    def _check_directory(self, directory: Path) -> None:
+    def _check_directory(self, directory: str) -> None:
         """Refuse a link in the place of a directory of the store."""
-        if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self.root:
+        if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self._root:
             message = f"{directory} is a symbolic link inside the store; replace it by a directory"
-            raise StoreError(message, key=str(directory), errno=errno.ELOOP)
+            raise StoreError(message, key=directory, errno=errno.ELOOP)
 
     def sync_parents(self, paths: Iterable[Path], synced: set[str]) -> None:
         """Sync the directories of `paths`, and the entries of their ancestors not in `synced`.
@@ -427,7 +445,7 @@ class PosixTransaction(Transaction):
         with as_store_error(key, "cannot create"):
             # The root may be a link, and is made below if it is missing.
             if directory not in self._known.plain and directory != self.store.token:
-                self.store.make_parents(Path(path), self._known)
+                self.store.make_parents(path, self._known)
             replaced = (
                 None
                 if self._is_fresh
@@ -439,7 +457,7 @@ class PosixTransaction(Transaction):
                 try:
                     fd = opened(temporary, flags, mode)
                 except FileNotFoundError:  # another process has removed an empty directory
-                    self.store.make_parents(Path(path), _Directories())
+                    self.store.make_parents(path, _Directories())
                     fd = opened(temporary, flags, mode)
                 writer = self._open[key] = PosixWriter(self, key, path, temporary, fd, replaced)
             except FileExistsError:
@@ -452,11 +470,11 @@ class PosixTransaction(Transaction):
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`Transaction.remove`; a link is removed itself, not its target."""
-        path = self.store.root / check_key(key)
+        path = self.store.path_of(key)
         with as_store_error(key, "cannot remove"):
             if mode := mode_of(path, follow=False):
                 if stat.S_ISDIR(mode):  # whose files nobody wrote here
-                    raise no_file(str(path))
+                    raise no_file(path)
                 # The parents exist; this refuses links among them.
                 self.store.make_parents(path, self._known)
                 self._check(guard)
@@ -464,7 +482,7 @@ class PosixTransaction(Transaction):
                     raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
                 remove_data(self.store.root, key, self._proof)
                 if self.durability != "none":
-                    fsync_directory(path.parent)
+                    fsync_directory(Path(path).parent)
 
     def overlap(self, n_at_once: int) -> None:
         """See :meth:`Transaction.overlap`; with ``"batch"``, more objects wait than this."""
@@ -701,8 +719,7 @@ def write_files(
 
 def discard_file(path: Path, attempt: str) -> None:
     """Remove the temporary that an attempt of `write_file` has left behind, if there is one."""
-    with as_store_error(str(path), "cannot remove a temporary of"):
-        PosixStore(path.parent).discard_temporary(path.name, attempt)
+    PosixStore(path.parent).discard_temporary(path.name, attempt)
 
 
 def sync_entry(path: Path) -> None:

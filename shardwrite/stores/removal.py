@@ -249,9 +249,13 @@ def abort_temporary(path: str) -> None:
         forget_temporary(path)
 
 
-def leaves_temporary(attempt: str) -> bool:
-    """Whether a temporary of an attempt is left, so that the next process has to remove it."""
-    return any(path.endswith(f".{attempt}{TEMPORARY_SUFFIX}") for path in _left)
+def leaves_temporary(attempt: str = "") -> bool:
+    """Whether a temporary of an attempt is left, which the end of the run has to remove.
+
+    - `attempt`: its name. By default, all attempts of this process count.
+    """
+    ending = f".{attempt}{TEMPORARY_SUFFIX}" if attempt else TEMPORARY_SUFFIX
+    return any(path.endswith(ending) for path in _left)
 
 
 def is_open_temporary(path: str) -> bool:

@@ -191,7 +191,24 @@ def _values_of(block: Any, metadata: ArrayMetadata, target: Target) -> npt.NDArr
             value=type(block).__name__,
             remedy="say what they become with block.filled(value)",
         )
-    return np.asarray(block)
+    reason, is_lazy = "", hasattr(block, "__dask_graph__")
+    try:
+        values = np.asarray(block)
+    except ShardwriteError:
+        raise
+    except (TypeError, ValueError) as error:
+        if is_lazy:  # it is an error of what is computed
+            raise
+        reason = f" ({error})"
+    else:  # numpy takes what it does not know, such as a sparse matrix, for one object
+        if values.ndim or values.dtype != object or not hasattr(block, "shape"):
+            return values
+    raise SpecError(
+        f"is no array of numpy, and does not become one{reason}",
+        field="block",
+        value=type(block).__name__,
+        remedy="convert it, for instance by its method toarray, todense or get",
+    )
 
 
 @arguments

@@ -319,6 +319,32 @@ def test_standard_error_may_be_closed(source, tmp_path):
     assert file.read_bytes() == b""
 
 
+def test_no_file_gets_the_number_of_a_closed_descriptor(tmp_path):
+    """A library of C that prints would have printed into a shard, whose file had the number 2."""
+    script, told = tmp_path / "script.py", tmp_path / "told"
+    script.write_text(
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "lines = [f'{os.readlink(f\"/proc/self/fd/{n}\")} {os.get_inheritable(n)}' for n in range(3)]\n"
+        "Path(sys.argv[1]).write_text('\\n'.join(lines))\n"
+    )
+    program = [
+        sys.executable,
+        "-c",
+        "from shardwrite.cli import main; main()",
+        "exec",
+        script,
+        told,
+    ]
+    subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *program], check=True, timeout=60)
+    assert told.read_text().splitlines() == ["/dev/null True"] * 3
+    with open(tmp_path / "output", "w") as output:
+        command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *program]
+        subprocess.run(command, check=True, stdout=output, timeout=60)
+    _, kept, last = told.read_text().splitlines()
+    assert (kept.split()[0], last) == (str(tmp_path / "output"), "/dev/null True")
+
+
 def test_output_to_a_full_disk(source, tmp_path):
     program = [sys.executable, "-c", "from shardwrite.cli import main; main()"]
     with open("/dev/full", "w") as full:

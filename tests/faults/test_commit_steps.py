@@ -10,8 +10,10 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+import zarr
 
-from shardwrite import SourceError, StoreError
+import shardwrite
+from shardwrite import ShardWriter, SourceError, StoreError
 from shardwrite.stores.posix import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -137,6 +139,55 @@ def test_what_may_pass_is_tried_again_under_another_name_and_no_file_is_synced_t
     assert len(names) == len(set(names)) > 14
     monkeypatch.undo()
     oracle.check_whole(tmp_path / "x", x.compute())
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["write", "stream"])
+@pytest.mark.parametrize("is_lasting", [False, True], ids=["once", "always"])
+def test_a_temporary_that_stays_is_removed_at_the_end_or_named(
+    tmp_path, monkeypatch, x, is_lasting, is_stream
+):
+    """Its shard was tried again and is whole, and nobody looked at what the first try had left."""
+    path, wanted, stays = tmp_path / "x", x.compute(), []
+    real_sync, real_unlink = seams.real("sync a file"), os.unlink
+
+    def sync(writer):
+        if "/c/" in str(writer.path) and not stays:
+            stays.append(writer._temporary)
+            raise OSError(errno.EIO, "passes")
+        real_sync(writer)
+
+    def unlink(name, **where):
+        if stays and os.fspath(name) == stays[0] and (is_lasting or len(stays) == 1):
+            stays.append("tried")
+            raise OSError(errno.EIO, "stays", name)
+        real_unlink(name, **where)
+
+    def write():
+        if is_stream:
+            with ShardWriter(path) as writer:
+                writer.append(wanted)
+        else:
+            x.to_sharded_zarr(path, **KEYWORDS)
+
+    if is_stream:
+        shardwrite.create(path, (0, 64), x.dtype, shards=16, chunks=8)
+    monkeypatch.setattr(*seams.step("sync a file"), sync)
+    monkeypatch.setattr(os, "unlink", unlink)
+    if is_lasting:
+        with pytest.raises(StoreError, match=r"cannot remove a temporary file .*stays") as caught:
+            write()
+        assert stays[0] in str(caught.value)
+        assert os.path.exists(stays[0])
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], wanted)
+    else:
+        write()
+    assert "tried" in stays
+    monkeypatch.undo()
+    if is_lasting:
+        shardwrite.abandon(path) if is_stream else write()
+    assert os.listdir(tmp_path) == ["x"]
+    assert not list(path.rglob("*.swtmp"))
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], wanted)
 
 
 def test_what_does_not_pass_ends_after_three_retries(tmp_path, monkeypatch, x):

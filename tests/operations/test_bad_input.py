@@ -110,6 +110,7 @@ ARGUMENTS = {
             "zero": 0,
             "negative": -4,
             "bool": True,
+            "bytes for": b"\4\4",
             "numpy's bool": np.True_,
             "fractional": 2.5,
             "whole but float": 8.0,
@@ -285,6 +286,18 @@ SOURCES = {
         "dtype",
         "'complex256'",
         "astype",
+    ),
+    "elements that a document cannot hold": (  # it took a minute to find out
+        lambda: da.zeros(4, chunks=1, dtype="V300000000"),
+        "dtype",
+        "V300000000",
+        'give "uint8", and an axis more',
+    ),
+    "fields that a document cannot hold": (
+        lambda: da.zeros(4, chunks=1, dtype=[("a", "u1"), ("b", "S300000000")]),
+        "dtype",
+        "S300000000",
+        'give "uint8", and an axis more',
     ),
     "a time without a unit": (
         lambda: da.zeros(4, dtype="M8"),
@@ -642,6 +655,40 @@ def test_removing_follows_no_link(tmp_path):
     ):
         shardwrite.repair(tmp_path / "x", y)
     assert (tmp_path / "outside" / "0").read_bytes() == b"somebody's"
+    assert sorted(os.listdir(tmp_path)) == ["outside", "x"]  # no run was begun
+
+
+@pytest.mark.parametrize("is_short", [True, False], ids=["all shards", "the first and the last"])
+@pytest.mark.parametrize("strategy", ["fixed-order", shardwrite.AppendOnly(in_place=True)])
+@pytest.mark.parametrize("linked", ["c", "c/1", "c/1/1"])
+def test_an_update_through_a_link_is_refused_before_it_begins(
+    tmp_path, x, linked, strategy, is_short, monkeypatch
+):
+    """It had begun a run, which had to be given up."""
+    monkeypatch.setattr(*seams.step("few shards"), 64 if is_short else 0)
+    x.to_sharded_zarr(tmp_path / "x", **GOOD)
+    (tmp_path / "x" / linked).rename(tmp_path / "outside")
+    (tmp_path / "x" / linked).symlink_to(tmp_path / "outside")
+    region = (slice(1, 15), slice(1, 15))
+    remedy = "put the file itself there" if linked == "c/1/1" else "replace it by a directory"
+    with refused(tmp_path, field=linked, value="symbolic link", remedy=remedy, error=StoreError):
+        shardwrite.write_region(7, tmp_path / "x", region, strategy=strategy, durability="none")
+    (tmp_path / "x" / linked).unlink()
+    (tmp_path / "outside").rename(tmp_path / "x" / linked)
+    shardwrite.write_region(7, tmp_path / "x", region, strategy=strategy, durability="none")
+    assert (zarr.open_array(tmp_path / "x", mode="r")[region] == 7).all()
+
+
+def test_an_update_of_a_whole_shard_replaces_a_link(tmp_path, x):
+    """What the link leads to stays as it is."""
+    x.to_sharded_zarr(tmp_path / "x", **GOOD)
+    (tmp_path / "x/c/1/1").rename(tmp_path / "outside")
+    (tmp_path / "x/c/1/1").symlink_to(tmp_path / "outside")
+    before = (tmp_path / "outside").read_bytes()
+    shardwrite.write_region(7, tmp_path / "x", (slice(8, 16), slice(8, 16)), durability="none")
+    assert not (tmp_path / "x/c/1/1").is_symlink()
+    assert (tmp_path / "outside").read_bytes() == before
+    assert (zarr.open_array(tmp_path / "x", mode="r")[8:, 8:] == 7).all()
 
 
 # ---- where nothing can be written

@@ -271,18 +271,36 @@ def test_a_stream_that_ends_between_the_documents(path, monkeypatch):
     check(path, np.concatenate([OLD, NEW]))
 
 
-def test_a_list_that_nobody_could_read_is_not_written(tmp_path):
+def contents(directory):
+    """Bytes of all files below a directory."""
+    return {file: file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("name", ["x", "new/x"])
+def test_a_list_that_nobody_could_read_is_not_written(tmp_path, name):
     """The group stays as it was, and the run goes on once the limit is raised."""
     group = zarr.create_group(tmp_path / "g", attributes={"note": "x" * 30_000})
     zarr.consolidate_metadata(group.store_path.store)
-    before = (tmp_path / "g/zarr.json").read_bytes()
-    described = {"attributes": {"note": "y" * 10_000}}
+    before = contents(tmp_path)
+    described = {"attributes": {"note": "y" * 10_000}, "name": name}
     with (
         dask.config.set({"shardwrite.read.limit": "40 kB"}),
         pytest.raises(SpecError, match=r"document would have .* bytes, .*read\.limit"),
     ):
-        write(tmp_path / "g/x", **described)
-    assert (tmp_path / "g/zarr.json").read_bytes() == before
-    write(tmp_path / "g/x", **described)
-    np.testing.assert_array_equal(zarr.open_consolidated(tmp_path / "g", mode="r")["x"][...], OLD)
+        write(tmp_path / "g", **described)
+    assert contents(tmp_path) == before  # not even a run was begun
+    write(tmp_path / "g", **described)
+    np.testing.assert_array_equal(zarr.open_consolidated(tmp_path / "g", mode="r")[name][...], OLD)
     assert os.listdir(tmp_path) == ["g"]
+
+
+def test_an_append_with_which_nobody_could_read_a_list_is_refused_before_it_begins(path):
+    write(path, OLD[:8], mode="w")
+    before, limit = contents(path.parents[2]), (path.parents[1] / "zarr.json").stat().st_size
+    with dask.config.set({"shardwrite.read.limit": limit}):
+        with pytest.raises(SpecError, match=r"document would have .* bytes, .*read\.limit"):
+            shardwrite.write_region(OLD[8:], path, "append")
+        assert contents(path.parents[2]) == before
+        shardwrite.write_region(OLD[8:9], path, "append")  # whose shape takes as many digits
+    shardwrite.write_region(OLD[9:], path, "append")
+    check(path, OLD)

@@ -200,6 +200,32 @@ def test_changed_metadata_stop_and_are_accepted(path):
     check(path)
 
 
+@pytest.mark.parametrize("since", ["nothing", "an update", "a stream", "another program"])
+def test_create_again_says_what_has_happened_since(tmp_path, since):
+    """It had said of each that another program has changed the array."""
+    path = tmp_path / "x"
+
+    def create(**more):
+        shardwrite.create(path, (0, 4), "i4", shards=4, chunks=2, **more)
+
+    create()
+    if since == "an update":
+        shardwrite.write_region(np.ones((3, 4), "i4"), path, "append")
+    elif since == "a stream":
+        with ShardWriter(path) as writer:
+            writer.append(np.ones((3, 4), "i4"))
+    elif since == "another program":
+        zarr.open_array(path, mode="r+").resize((3, 4))
+    with pytest.raises(SpecError) as caught:
+        create()
+    told, is_other = str(caught.value), since == "another program"
+    assert ("another program" in told) == ("accept=True" in told) == is_other
+    assert ("updates have changed it" in told) == (since in ("an update", "a stream"))
+    assert is_other or told.endswith('give mode="w" to replace it, or go on with it as it is')
+    create(mode="w")
+    assert zarr.open_array(path, mode="r").shape == (0, 4)
+
+
 def test_mode_w_replaces_what_was_changed(path):
     spoil(path)
     write(path, mode="w")

@@ -451,6 +451,9 @@ CHANGED = [
     ("M8[s]", TIME[0][1]),
     ("m8[s]", TIME[1][1]),
     ("M8[s]", 1.9),
+    ("M8[ns]", np.datetime64("9999-01-01")),  # numpy takes it for one in 1815, and for equal
+    ("M8[ns]", "1500-01-01"),
+    ("m8[ns]", np.timedelta64(10**9, "h")),
     ("U3", "abcd"),
     ("U3", 5),
     ("S3", b"abcd"),
@@ -470,6 +473,8 @@ KEPT = [
     ("c8", 1 + 2j, 1 + 2j),
     ("M8[s]", np.datetime64("2020-01-01"), np.datetime64("2020-01-01")),
     ("M8[s]", 5, np.datetime64(5, "s")),
+    ("M8[D]", np.datetime64("2020-01-01T00", "ns"), np.datetime64("2020-01-01")),
+    ("M8[ns]", np.datetime64("2262-04-11"), np.datetime64("2262-04-11")),
     ("U3", "abc", "abc"),
     ("S3", b"abc", b"abc"),
     ([("a", "u1"), ("b", "f4")], (1, 2.5), (1, 2.5)),
@@ -493,6 +498,39 @@ def test_a_fill_value_that_would_change_is_refused(tmp_path, dtype, value):
             call()
         assert caught.value.field == "fill_value"
         assert "give a scalar of the array's dtype" in caught.value.remedy
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fill_value_that_is_no_text_is_refused(tmp_path):
+    """It was a TypeError of numpy."""
+    keywords = {"shards": 4, "chunks": 2, "fill_value": "\udc80"}
+    with pytest.raises(SpecError, match="surrogates not allowed") as caught:
+        shardwrite.create(tmp_path / "x", (8,), np.dtypes.StringDType(), **keywords)
+    assert caught.value.field == "fill_value"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_value_that_is_no_text_is_refused(tmp_path):
+    """It was a UnicodeEncodeError of numpy."""
+    path = tmp_path / "x"
+    shardwrite.create(path, (8,), np.dtypes.StringDType(), shards=4, chunks=2)
+    with pytest.raises(SpecError, match=r"x='\\udc80': is no text .*surrogates not allowed"):
+        shardwrite.write_region("\udc80", path, slice(0, 3))
+    assert not seams.state_beside(path).exists()
+
+
+def test_a_dtype_with_a_shape_is_refused(tmp_path):
+    """It made an array of bytes, into which no such values could be written."""
+    with pytest.raises(SpecError, match=r"the axes \(3,\) in the shape") as caught:
+        shardwrite.create(tmp_path / "x", (8,), ("i4", (3,)), shards=4, chunks=2)
+    assert caught.value.field == "dtype"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shape", [b"ab", bytearray(b"ab")])
+def test_bytes_are_no_shape(tmp_path, shape):
+    with pytest.raises(SpecError, match="not a shape"):
+        shardwrite.create(tmp_path / "x", shape, "u1", shards=8, chunks=4)
     assert not list(tmp_path.iterdir())
 
 

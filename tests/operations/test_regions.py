@@ -21,7 +21,14 @@ from helpers import run
 from tiers import some
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
+from shardwrite import (
+    AppendOnly,
+    FixedOrder,
+    JournalError,
+    ShardWriter,
+    SpecError,
+    StoreError,
+)
 from shardwrite.encode.reader import ShardReader
 from shardwrite.encode.unit import ShardBatches
 from shardwrite.format.order import permutation
@@ -569,6 +576,33 @@ def test_a_lossy_cast_that_is_allowed(path):
     x = da.from_array(values((8, 64)) / 3.0, chunks=16)
     x.to_sharded_zarr(path, region=slice(0, 8), casting="unsafe")
     np.testing.assert_array_equal(read(path)[:8], x.compute().astype("u4"))
+
+
+@pytest.mark.parametrize("casting", ["safe", "same_kind"])
+def test_a_time_that_the_array_cannot_hold_is_refused(tmp_path, casting):
+    """numpy calls a cast to a finer unit safe, and makes 1815 of the year 9999."""
+    path, far = tmp_path / "x", np.array(["2020-01-01", "NaT", "9999-01-01"], "M8[D]")
+    shardwrite.create(path, (8,), "M8[ns]", shards=4, chunks=2, fill_value="NaT")
+
+    def seen():
+        return zarr.open_array(path, mode="r")[:3].tolist()
+
+    before = seen()
+    with pytest.raises(ValueError, match=r"9999-01-01 is out of the range of .*\[ns\]"):
+        shardwrite.write_region(far, path, slice(0, 3), casting=casting)
+    shardwrite.abandon(path)
+    with pytest.raises(SpecError, match="9999-01-01 is out of the range"):
+        shardwrite.write_region(far[2], path, slice(0, 3), casting=casting)
+    with ShardWriter(path, casting=casting) as writer:
+        with pytest.raises(SpecError, match="9999-01-01 is out of the range"):
+            writer[0:3] = far
+        with pytest.raises(SpecError, match="9999-01-01 is out of the range"):
+            writer[0:3] = far[2]
+    assert seen() == before
+    shardwrite.write_region(far[:2], path, slice(0, 2), casting=casting)
+    assert seen()[:2] == far[:2].astype("M8[ns]").tolist()
+    shardwrite.write_region(far, path, slice(0, 3), casting="unsafe")
+    assert seen() == far.astype("M8[ns]").tolist()
 
 
 @pytest.mark.parametrize("strategy", LIVE, ids=lambda s: s.label)

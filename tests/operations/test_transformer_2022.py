@@ -19,7 +19,7 @@ from forks import python
 from helpers import Stop
 
 import shardwrite
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.legacy.transformer import of_2022, of_today
 from shardwrite.place.target import resolve_place
 
@@ -348,6 +348,16 @@ def test_a_bad_shard_is_found_and_repaired(golden):
     assert problem.key == "c/1/0"
     shardwrite.repair(golden / "x", da.from_array(VALUES))
     assert shardwrite.verify(golden / "x", deep=True, against=da.from_array(VALUES)).is_good
+
+
+def test_an_update_through_a_link_is_refused_before_it_begins(golden, tmp_path):
+    shard, outside = golden / "data/root/x/c0/0", tmp_path / "outside"
+    shard.rename(outside)
+    shard.symlink_to(outside)
+    before = sorted(map(str, tmp_path.rglob("*")))
+    with pytest.raises(StoreError, match="symbolic link"):
+        shardwrite.write_region(7, golden / "x", (slice(1, 3), slice(1, 3)))
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
 
 
 @pytest.mark.parametrize("strategy", ["fixed-order", "append-only"])

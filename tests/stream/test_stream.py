@@ -55,6 +55,53 @@ def made(tmp_path, shape=(0, 16, 24), **layout):
     return path
 
 
+class OnAnotherDevice:
+    """An array that does not become one of numpy by itself, as those of cupy do not."""
+
+    shape, dtype, ndim = (16, 24), np.dtype("u4"), 2
+
+    def __array__(self, *_, **__):
+        raise TypeError("Implicit conversion is not allowed")
+
+
+@pytest.mark.parametrize("kind", ["on another device", "ragged", "sparse"])
+def test_a_block_that_is_no_array_of_numpy_is_told_as_such(tmp_path, kind):
+    """It was an error of numpy, or of a shape that fits."""
+    path = made(tmp_path, shape=(16, 24), shards=(16, 12), chunks=(8, 6))
+    block = {
+        "on another device": OnAnotherDevice,
+        "ragged": lambda: [[1], [2, 3]],
+        "sparse": lambda: pytest.importorskip("scipy.sparse").csr_matrix(values((16, 24))),
+    }[kind]()
+    with ShardWriter(path, durability="none") as writer:
+        for write in (lambda: writer.append(block), lambda: writer.__setitem__(slice(16), block)):
+            with pytest.raises(SpecError, match=r"block=.*no array of numpy.*convert it") as caught:
+                write()
+            assert caught.value.field == "block"
+    assert (read(path) == 0).all()
+
+
+@pytest.mark.parametrize("linked", ["c/0/0/0", "c/0"])
+def test_a_block_for_a_shard_that_is_a_link_is_refused_before_it_is_accepted(tmp_path, linked):
+    """It was accepted, and refused when it was committed, in a run that had to be given up."""
+    path = made(tmp_path, shape=(3, 16, 24))
+    shardwrite.write_region(values((3, 16, 24)), path, ...)
+    (path / linked).rename(tmp_path / "outside")
+    (path / linked).symlink_to(tmp_path / "outside")
+    before = sorted(map(str, tmp_path.rglob("*")))
+    with (
+        ShardWriter(path, durability="none") as writer,
+        pytest.raises(StoreError, match="symbolic link"),
+    ):
+        writer.append(values((16, 24)))
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+    (path / linked).unlink()
+    (tmp_path / "outside").rename(path / linked)
+    with ShardWriter(path, durability="none") as writer:
+        writer.append(values((16, 24)))
+    assert read(path).shape == (4, 16, 24)
+
+
 @pytest.mark.compat
 @pytest.mark.parametrize("strategy", ["auto", *STRATEGIES], ids=str)
 @pytest.mark.parametrize("location", ["start", "end"])
