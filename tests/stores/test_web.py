@@ -231,6 +231,17 @@ def test_zarr_reads_by_a_store_that_keeps_indexes(server, tmp_path):
     np.testing.assert_array_equal(x[:16, 16:32], others[:16, 16:32])
 
 
+def test_a_store_that_keeps_indexes_and_a_server_that_gives_weak_versions_later(full, tmp_path):
+    values = VALUES.copy()
+    values[:16, :16] = 0
+    write(tmp_path / "x", values)
+    x = zarr.open_array(shardwrite.CachedStore(f"{full.url}/x"), mode="r")
+    np.testing.assert_array_equal(x[16:32, :16], values[16:32, :16])
+    full.handler.is_weak = True
+    for _ in range(2):
+        np.testing.assert_array_equal(x[16:32, :16], values[16:32, :16])
+
+
 def test_requests_of_a_store_that_keeps_indexes(full, tmp_path):
     write(tmp_path / "x")
     x = zarr.open_array(shardwrite.CachedStore(f"{full.url}/x"), mode="r")
