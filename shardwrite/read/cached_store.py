@@ -26,7 +26,7 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import INDEX_CACHE, value_of
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.index import EMPTY
 from shardwrite.host.threads import from_event_loop
 from shardwrite.read.indexes import ENTRY_NBYTES, Cache
@@ -77,7 +77,8 @@ class _SeenIndex:
         Two indexes of the same bytes have all inner chunks at the same places.
 
         - `reader`: the shard, in the state of this index.
-        - Raises StoreError with ESTALE, if the range does not tell which inner chunk it was.
+        - Raises StoreError with ESTALE, if the range does not tell which inner chunk it was, and
+          CorruptShardError if the shard has no such bytes.
         """
         if before.data != self.data:
             rows = (before.table == np.array([start, nbytes], np.uint64)).all(axis=1)
@@ -86,6 +87,15 @@ class _SeenIndex:
             start, nbytes = self.table[rows][0].tolist()
             if start == EMPTY:
                 return None
+        # zarr-python would take no bytes for an empty inner chunk.
+        is_there = 0 < nbytes <= reader.nbytes - start
+        if not is_there and [start, nbytes % 2**64] in self.table.tolist():
+            raise CorruptShardError(
+                f"has no bytes, or ends past byte {reader.nbytes}, the end",
+                key=self.key,
+                offset=start,
+                nbytes=nbytes,
+            )
         return _read(reader, start, nbytes)
 
 

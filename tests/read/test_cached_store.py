@@ -23,7 +23,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
 import shardwrite
-from shardwrite import CachedStore, SpecError
+from shardwrite import CachedStore, CorruptShardError, SpecError
 from shardwrite.read import cached_store
 from shardwrite.read.indexes import Cache
 from shardwrite.stores import looking
@@ -235,6 +235,28 @@ def test_tasks_that_have_each_read_the_index_of_chunks_with_the_same_bytes(tmp_p
         return await store.get("c/0/0", PROTOTYPE, RangeByteRequest(0, nbytes))
 
     assert asyncio.run(read()).to_bytes() == chunk
+
+
+@pytest.mark.compat
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of zarr-python
+@pytest.mark.parametrize("nbytes", [-300, 2**64 - 300])
+def test_a_chunk_that_its_shard_does_not_hold_is_no_empty_one(place, nbytes):
+    """Nor is one without bytes. A store of zarr-python in a directory gives nothing for both."""
+    shardwrite.to_sharded_zarr(VALUES, place, index_location="start", **SIZES)
+    objects = LocalStore(place) if isinstance(place, Path) else ObjectStore(place)
+    data = asyncio.run(objects.get("c/0/0", PROTOTYPE)).to_bytes()
+    if nbytes < 0:
+        data = data[:nbytes]  # which ends before the last chunk
+    else:
+        table = np.frombuffer(data[: 64 * 16], "<u8").copy()
+        table[-1] = nbytes  # so that its end wraps around
+        data = table.tobytes() + crc32c(table.tobytes()).to_bytes(4, "little") + data[64 * 16 + 4 :]
+    asyncio.run(objects.set("c/0/0", PROTOTYPE.buffer.from_bytes(data)))
+    array = opened(place)
+    assert (array[FIRST] == VALUES[FIRST]).all()
+    for _ in range(2):
+        with pytest.raises(CorruptShardError, match=r"'c/0/0'.* has no bytes, or ends past byte"):
+            array[56:64, 56:64]
 
 
 def test_what_is_kept_has_a_bound(tmp_path, indexes):
