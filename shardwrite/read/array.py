@@ -443,7 +443,8 @@ class ShardedArray:
             _check_out(out, selected.result_shape, self.dtype)
             if selected.shape is None:  # else the elements go there in another shape
                 target = selected.with_axes(out)
-        threads = self._threads(selected.selection, is_first=is_first)
+        with self.decided.holds():
+            threads = self._threads(selected.selection, is_first=is_first)
         elements = self._read_selection(selected.selection, threads, target)
         if out is None:
             return selected.result(elements)
@@ -628,27 +629,40 @@ class ShardedArray:
         n_shards = max(1, min(most, len(indices)))
         is_distant = self.store.is_distant
         n_groups = ceil_div(value_of(READ_IN_FLIGHT), n_shards) if is_distant else most // n_shards
+        is_over = threading.Event()
 
         def read(index: Shape) -> None:
-            self._read_shard(index, wanted.part(index), out, n_groups)
+            self._read_shard(index, wanted.part(index), out, n_groups, is_over)
 
-        self._side_by_side(read, indices, n_shards)
+        self._side_by_side(read, indices, n_shards, is_over)
 
-    def _side_by_side(self, call: Callable[[S], None], items: Sequence[S], threads: int) -> None:
+    def _side_by_side(
+        self,
+        call: Callable[[S], None],
+        items: Sequence[S],
+        threads: int,
+        is_over: threading.Event,
+        is_all_over: threading.Event | None = None,
+    ) -> None:
         """Call a function for each item in threads, in which the settings of this array hold, too.
 
         No call begins once another has failed, or was interrupted.
+
+        - `is_over`: is set then.
+        - `is_all_over`: is set if no call should begin any more, because others have failed.
         """
+        is_all_over = is_over if is_all_over is None else is_all_over
         if threads <= 1 or len(items) <= 1:
             for item in items:
+                if is_all_over.is_set():
+                    return
                 call(item)
             return
-        is_over = threading.Event()
 
         def settled(batch: Sequence[S]) -> None:
             with self.decided.holds():
                 for item in batch:
-                    if is_over.is_set():
+                    if is_over.is_set() or is_all_over.is_set():
                         return
                     try:
                         call(item)
@@ -707,10 +721,18 @@ class ShardedArray:
             return np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         return chunk if _is_own(chunk, self.dtype) else np.array(chunk, self.dtype)
 
-    def _read_shard(self, index: Shape, part: Part, out: npt.NDArray[Any], n_groups: int) -> None:
+    def _read_shard(
+        self,
+        index: Shape,
+        part: Part,
+        out: npt.NDArray[Any],
+        n_groups: int,
+        is_over: threading.Event,
+    ) -> None:
         """Copy what is wanted of one shard to its places in `out`.
 
         - `n_groups`: groups of its inner chunks that are read at a time.
+        - `is_over`: is set once nobody needs the elements any more.
         """
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
@@ -725,6 +747,8 @@ class ShardedArray:
             with contextlib.ExitStack() as first:
                 is_distant = is_whole and self.store.is_distant
                 first.enter_context(self._request(first_nbytes, is_distant=is_distant))
+                if is_over.is_set():
+                    return
                 with self._opened(opener, key, is_most=is_most, is_counted=is_whole) as shard:
                     if shard is None:
                         out[part.where] = metadata.fill_value
@@ -736,7 +760,9 @@ class ShardedArray:
                         shard.release()
                         ranks = ranks[~is_held]
                     first.close()
-                    self._side_by_side(take, shard.groups(ranks, n_groups), n_groups)
+                    groups = shard.groups(ranks, n_groups)
+                    # A second attempt follows a failed one, which must not keep it from reading.
+                    self._side_by_side(take, groups, n_groups, threading.Event(), is_over)
 
         def stored(shard: ShardReader) -> npt.NDArray[np.int64]:
             """Ranks of inner chunks that are to be read; others are put into their places."""
@@ -751,7 +777,8 @@ class ShardedArray:
 
         def take(group: ChunkGroup) -> None:
             with self._request(group.nbytes, is_distant=group.span is not None):
-                place(group)
+                if not is_over.is_set():
+                    place(group)
 
         def place(group: ChunkGroup) -> None:
             loaded = group.read()

@@ -26,11 +26,12 @@ from zarr.storage import LocalStore, ObjectStore, WrapperStore
 from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import INDEX_CACHE, value_of
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.index import EMPTY
 from shardwrite.host.threads import from_event_loop
 from shardwrite.read.indexes import ENTRY_NBYTES, Cache
 from shardwrite.stores.base import ObjectReader, changed_meanwhile
+from shardwrite.stores.bucket import check_process
 from shardwrite.stores.bucket_kinds import is_bucket
 from shardwrite.stores.opening import open_store
 
@@ -73,16 +74,28 @@ class _SeenIndex:
     ) -> bytes | None:
         """Bytes of the inner chunk that had this range by an index of before; None if it is empty.
 
+        Two indexes of the same bytes have all inner chunks at the same places.
+
         - `reader`: the shard, in the state of this index.
-        - Raises StoreError with ESTALE, if the range does not tell which inner chunk it was.
+        - Raises StoreError with ESTALE, if the range does not tell which inner chunk it was, and
+          CorruptShardError if the shard has no such bytes.
         """
-        if before is not self:
+        if before.data != self.data:
             rows = (before.table == np.array([start, nbytes], np.uint64)).all(axis=1)
             if len(self.data) != len(before.data) or np.count_nonzero(rows) != 1:
                 raise changed_meanwhile(self.key)
             start, nbytes = self.table[rows][0].tolist()
             if start == EMPTY:
                 return None
+        # zarr-python would take no bytes for an empty inner chunk.
+        is_there = 0 < nbytes <= reader.nbytes - start
+        if not is_there and [start, nbytes % 2**64] in self.table.tolist():
+            raise CorruptShardError(
+                f"has no bytes, or ends past byte {reader.nbytes}, the end",
+                key=self.key,
+                offset=start,
+                nbytes=nbytes,
+            )
         return _read(reader, start, nbytes)
 
 
@@ -236,6 +249,8 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
     ) -> Buffer | None:
         """What the store gives; of a web server that knows no ranges, a part of the whole."""
+        if isinstance(self._store, ObjectStore):
+            check_process()
         try:
             return await super().get(key, prototype, byte_range)
         except if_loaded("obstore.exceptions", "NotSupportedError"):
@@ -294,6 +309,41 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         for n, byte_range in enumerate(byte_ranges):
             yield [(n, await self.get(key, prototype, byte_range))]
 
+    async def getsize(self, key: str) -> int:
+        """Give the size of an object, which is not read.
+
+        Parameters
+        ----------
+        key : str
+            Of the object.
+
+        Returns
+        -------
+        int
+            Its size in bytes.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the object is missing.
+        """
+        return await self._store.getsize(key)
+
+    async def getsize_prefix(self, prefix: str) -> int:
+        """Give the size of all objects below a prefix, none of which is read.
+
+        Parameters
+        ----------
+        prefix : str
+            Of their keys.
+
+        Returns
+        -------
+        int
+            Their size together, in bytes.
+        """
+        return await self._store.getsize_prefix(prefix)
+
     @property
     def _supports_sync_io(self) -> bool:
         """Tells zarr-python 3.4 to read by `get` and `get_ranges` alone, which look at states."""
@@ -324,6 +374,7 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         data = _read(reader, 0 if first > 0 else max(0, reader.nbytes + first), abs(first))
         is_index = len(data) == abs(first) and _is_index(data, is_at_end=first < 0)
         if not is_index or (reader.identity is None and reader.is_distant):
+            INDEXES.drop((self._objects.token, key))  # by which nothing can be read any more
             return data, None
         table = _table_of(data)
         tells = not (table == EMPTY).any() and len(np.unique(table[:, 0])) == len(table)

@@ -69,6 +69,9 @@ from shardwrite.stores.whole import COPIED_AT_ONCE_NBYTES, WholeStore, WholeTran
 
 _STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
 
+# None of: missing (404, 410), too slow (408), too often (429).
+_REFUSED = r"(?:status code|error response): (?:4(?!04|08|10|29)\d\d|501)|Content-Length"
+
 _CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
 
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
@@ -195,7 +198,13 @@ _TROUBLES = (
         "client_options in storage_options, such as 3600s",
     ),
     _Trouble(
-        r"Content-Length|content-length|Content-Range|content-range",
+        r"UnexpectedRange|Requested \d+\.\.",
+        errno.EIO,
+        "the server gives other bytes than those that it was asked for. Copy the files to this "
+        "machine",
+    ),
+    _Trouble(
+        r"Content-Length|content-length|Content-Range|content-range|CONTENT_RANGE",
         errno.EIO,
         "the server does not say how many bytes it gives, or compresses them. Copy the files to "
         "this machine",
@@ -239,6 +248,14 @@ def is_refused_condition(error: BaseException) -> bool:
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     return isinstance(error, AlreadyExistsError | PreconditionError)
+
+
+def is_method_refused(error: BaseException) -> bool:
+    """Whether a web server may refuse the method of a request, or leaves out the size.
+
+    That does not say whether there is an object, although obstore says so for status 405.
+    """
+    return re.search(_REFUSED, _without_names(error)) is not None
 
 
 def is_unanswered(error: BaseException) -> bool:
@@ -329,6 +346,8 @@ def check_process() -> None:
 
 
 _FIRST_TAIL_NBYTES, _MOST_TAIL_NBYTES = 2**16, 2**22
+_COMPRESSED = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress"})
+
 Version = tuple[int, str | None, str | None]
 """Size of an object in bytes, its ETag, and the version or generation that its service names."""
 
@@ -371,6 +390,18 @@ def is_strong(version: Version) -> bool:
 def _short(name: str, n_answered: int, n_wanted: int) -> StoreError:
     message = f"{n_answered} of {n_wanted} bytes of {name!r} were answered"
     return StoreError(message, key=name, errno=errno.EIO)
+
+
+def _check_not_compressed(name: str, attributes: Mapping[str, Any]) -> None:
+    """Refuse an object whose bytes stand for others, which clients of the web make of them."""
+    encoding = attributes.get("Content-Encoding", "")
+    if encoding in _COMPRESSED:
+        raise StoreError(
+            f"cannot read {name!r}: it is given in another form (Content-Encoding: {encoding}). "
+            "Have the server or bucket give it as it is, or copy it to this machine",
+            key=name,
+            errno=errno.EOPNOTSUPP,
+        )
 
 
 Get = Callable[[str, int, int, Version], bytes | None]
@@ -850,7 +881,7 @@ class BucketStore(WholeStore):
     ) -> BucketReader | None:
         """See :meth:`Store.open_for`; of a larger object, one end is read."""
         name = self.prefix + check_key(key)
-        if identity is not None:
+        if identity is not None and self._probed.has_ranges:
             return self._reader(name, Seen(identity), is_kept=True)
         seen = self._see(name, first, min(whole_nbytes, value_of(READ_REQUEST)))
         return None if seen is None else self._reader(name, seen)
@@ -864,10 +895,22 @@ class BucketStore(WholeStore):
 
     def version_of_object(self, name: str) -> Version | None:
         """See :meth:`WholeStore.version_of_object`."""
+        facts = self._asked("look at", name, lambda: self._facts(name))
+        return None if facts is None else version_from(facts)
+
+    def _facts(self, name: str) -> Any:
+        """What the service tells of an object. A web server may refuse to tell it without bytes."""
         import obstore
 
-        facts = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
-        return None if facts is None else version_from(facts)
+        if self._probed.has_heads:
+            try:
+                return obstore.head(self._obstore, name)
+            except raised() as error:
+                if not (self._kind.is_web and is_method_refused(error)):
+                    raise
+        facts = obstore.get(self._obstore, name).meta  # nobody asks for its bytes
+        self._probed.has_heads = False
+        return facts
 
     def size(self, key: str) -> int | None:
         """See :meth:`Store.size`."""
@@ -980,6 +1023,7 @@ class BucketStore(WholeStore):
                 answer = obstore.get(self._obstore, name)
                 if answer.meta["size"] > (n_first if is_start else n_last):
                     self._probed.has_ranges = False
+            _check_not_compressed(name, answer.attributes)
             version, data = version_from(answer.meta), answer.bytes()
             start, end = answer.range
             if len(data) != end - start:
@@ -988,7 +1032,9 @@ class BucketStore(WholeStore):
 
         try:
             return self._asked("read", name, see)
-        except StoreError:
+        except StoreError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                raise
             # An empty object has no such bytes, which most services call an error. Some web servers
             # take the first and the last byte of a range, and nothing else.
             version = self.version_of_object(name)
@@ -1007,23 +1053,31 @@ class BucketStore(WholeStore):
         import obstore
         from obstore.exceptions import NotSupportedError, PreconditionError
 
-        same: Any = {"if_match": version[1]} if is_strong(version) else {}
-        part: Any = {"range": (start, end), **same}
-
-        def get() -> tuple[bytes, Version] | None:
+        def get(same: Any) -> tuple[bytes, Version]:
             try:
+                part: Any = {"range": (start, end), **same}
                 response = obstore.get(self._obstore, name, options=part)
                 data = bytes(response.bytes())
-            except PreconditionError:
-                if not same:
-                    raise
-                return None
             except NotSupportedError:  # a web server gives the whole object in place of this range
                 response = obstore.get(self._obstore, name, options=same)
+                self._probed.has_ranges &= response.meta["size"] <= end - start
                 data = bytes(response.bytes())[start:end]
             return data, version_from(response.meta)
 
-        answer = self._asked("read", name, get)
+        def get_same() -> tuple[bytes, Version] | None:
+            if not is_strong(version) or not self._probed.has_conditions:
+                return get({})
+            try:
+                return get({"if_match": version[1]})
+            except PreconditionError:
+                if not self._kind.is_web:
+                    return None
+            # What lies before a web server may change its tags, and then none of them is the same.
+            data, current = get({})
+            self._probed.has_conditions = current != version
+            return data, current
+
+        answer = self._asked("read", name, get_same)
         return None if answer is None or answer[1] != version else answer[0]
 
     def _put_if(self, name: str, data: bytearray | bytes, version: Version | None) -> bool:
@@ -1077,7 +1131,7 @@ class BucketStore(WholeStore):
         try:
             return call()
         except FileNotFoundError as error:
-            if is_missing_bucket(error):
+            if is_missing_bucket(error) or (self._kind.is_web and is_method_refused(error)):
                 raise self._failed(error, doing, name) from None
             return None
         except raised() as error:

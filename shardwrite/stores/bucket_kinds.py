@@ -102,6 +102,8 @@ class Probed:
     can: frozenset[Capability] = frozenset()  # what the service can do
     is_done: bool = False  # whether it was tried
     has_ranges: bool = True  # whether a part of an object can be asked for
+    has_heads: bool = True  # whether an object can be looked at without its bytes
+    has_conditions: bool = True  # whether a request can name the version that it wants
 
 
 def is_bucket(given: object) -> bool:

@@ -628,6 +628,11 @@ def parse_json(data: bytes) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+    except ValueError as error:
+        if data.lstrip().startswith(b"<"):
+            reason = "it is a web page, as some servers give for what is missing"
+            raise ValueError(reason) from error
+        raise
 
 
 def _holds_too_many_values(data: bytes) -> bool:

@@ -54,6 +54,7 @@ _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 
 _FILES = frozenset({"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb", "dbfs"})
+_WEB = frozenset({"http", "https"})
 # Options of a storage that say where it is. Others may be credentials, which change.
 _LOCATIONS = (
     "endpoint",
@@ -89,6 +90,7 @@ class Kind:
     """
 
     has_tags = False
+    lists = True
 
     def __init__(self, store: AnyZarrStore, capabilities: frozenset[Capability]) -> None:
         self.store = store
@@ -191,10 +193,8 @@ class _FsspecKind(Kind):
         return [name.lstrip("/") for name in await super().names(prefix)]
 
 
-class _BucketKind(_FsspecKind):
-    """A file system of fsspec that is an object store."""
-
-    has_tags = True
+class _ConnectedKind(_FsspecKind):
+    """A file system of fsspec that reaches its files by connections of an event loop."""
 
     async def connect(self) -> None:
         """See :meth:`Kind.connect`.
@@ -211,6 +211,18 @@ class _BucketKind(_FsspecKind):
             allowed_exceptions=given.allowed_exceptions,
         )
         await super().connect()
+
+
+class _WebKind(_ConnectedKind):
+    """A web server. What fsspec lists of one are the links on its pages, or nothing."""
+
+    lists = False
+
+
+class _BucketKind(_ConnectedKind):
+    """A file system of fsspec that is an object store."""
+
+    has_tags = True
 
     async def look(self, name: str) -> Facts | None:
         """See :meth:`Kind.look`."""
@@ -245,10 +257,12 @@ def _protocols(store: FsspecStore) -> set[str]:
 
 def _of_fsspec(store: FsspecStore) -> Kind:
     protocols = _protocols(store)
-    if not protocols & _BUCKETS:
-        known = {Capability.SHARED} if protocols & _FILES else set()
-        return _FsspecKind(store, frozenset(known))
-    return _BucketKind(store, _BUCKET)
+    if protocols & _BUCKETS:
+        return _BucketKind(store, _BUCKET)
+    if protocols & _WEB:
+        return _WebKind(store, frozenset({Capability.SHARED}))
+    known = {Capability.SHARED} if protocols & _FILES else set()
+    return _FsspecKind(store, frozenset(known))
 
 
 # ---- The adapter
@@ -363,6 +377,11 @@ class ZarrStore(WholeStore):
     def is_in_memory(self) -> bool:
         """See :attr:`Store.is_in_memory`."""
         return self._kind.is_in_memory
+
+    @property
+    def lists(self) -> bool:  # type: ignore[override]
+        """See :attr:`Store.lists`."""
+        return self._kind.lists
 
     @property
     def is_distant(self) -> bool:  # type: ignore[override]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,13 +15,15 @@ import obstore
 import pytest
 import xarray as xr
 import zarr
+from crc32c import crc32c
+from forks import python
 from obstore.store import MemoryStore
 from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
 import shardwrite
-from shardwrite import CachedStore, SpecError
+from shardwrite import CachedStore, CorruptShardError, SpecError
 from shardwrite.read import cached_store
 from shardwrite.read.indexes import Cache
 from shardwrite.stores import looking
@@ -214,6 +217,48 @@ def test_chunks_with_the_same_bytes_and_a_shard_of_another_layout(tmp_path):
     assert (opened(place)[:] == VALUES).all()
 
 
+def test_tasks_that_have_each_read_the_index_of_chunks_with_the_same_bytes(tmp_path, indexes):
+    place, n_index = tmp_path / "x", 64 * 16 + 4
+    shardwrite.to_sharded_zarr(np.ones(SHAPE, "u4"), place, **SIZES)
+    shard = place / "c" / "0" / "0"
+    start, nbytes = rows(shard.read_bytes()[-n_index:])[0]
+    table = np.array([[0, nbytes]] * 64, "<u8").tobytes()
+    chunk = shard.read_bytes()[start : start + nbytes]
+    shard.write_bytes(chunk + table + crc32c(table).to_bytes(4, "little"))
+    store = CachedStore(place)
+
+    async def read():
+        await store.get("c/0/0", PROTOTYPE, SuffixByteRequest(n_index))
+        indexes.after_fork()  # as if the other task had asked at the same time
+        other = asyncio.create_task(store.get("c/0/0", PROTOTYPE, SuffixByteRequest(n_index)))
+        await other
+        return await store.get("c/0/0", PROTOTYPE, RangeByteRequest(0, nbytes))
+
+    assert asyncio.run(read()).to_bytes() == chunk
+
+
+@pytest.mark.compat
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of zarr-python
+@pytest.mark.parametrize("nbytes", [-300, 2**64 - 300])
+def test_a_chunk_that_its_shard_does_not_hold_is_no_empty_one(place, nbytes):
+    """Nor is one without bytes. A store of zarr-python in a directory gives nothing for both."""
+    shardwrite.to_sharded_zarr(VALUES, place, index_location="start", **SIZES)
+    objects = LocalStore(place) if isinstance(place, Path) else ObjectStore(place)
+    data = asyncio.run(objects.get("c/0/0", PROTOTYPE)).to_bytes()
+    if nbytes < 0:
+        data = data[:nbytes]  # which ends before the last chunk
+    else:
+        table = np.frombuffer(data[: 64 * 16], "<u8").copy()
+        table[-1] = nbytes  # so that its end wraps around
+        data = table.tobytes() + crc32c(table.tobytes()).to_bytes(4, "little") + data[64 * 16 + 4 :]
+    asyncio.run(objects.set("c/0/0", PROTOTYPE.buffer.from_bytes(data)))
+    array = opened(place)
+    assert (array[FIRST] == VALUES[FIRST]).all()
+    for _ in range(2):
+        with pytest.raises(CorruptShardError, match=r"'c/0/0'.* has no bytes, or ends past byte"):
+            array[56:64, 56:64]
+
+
 def test_what_is_kept_has_a_bound(tmp_path, indexes):
     shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
     indexes.limit_nbytes = lambda: 2 * (64 * 16 + 4 + 512)
@@ -255,6 +300,27 @@ def test_it_is_pickled_without_what_is_kept(tmp_path):
     assert (zarr.open_array(pickle.loads(data), mode="r")[SECOND] == VALUES[SECOND]).all()
 
 
+def test_a_child_of_a_fork_is_refused_rather_than_left_waiting(tmp_path):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    program = """
+import os, signal, sys
+import zarr
+from obstore.store import LocalStore
+from shardwrite import CachedStore, StoreError
+array = zarr.open_array(CachedStore(LocalStore(sys.argv[1])), mode="r")
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        array[:]
+    except StoreError as error:
+        os._exit(0 if "forked" in str(error) else 3)
+    os._exit(4)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([*python(), "-c", program, tmp_path / "x"], check=True)
+
+
 def test_dask_and_xarray_read_by_it(place):
     ds = xr.Dataset({"t": (("y", "x"), VALUES)})
     ds.shardwrite.to_zarr(place, shards={...: SHARD}, chunks={...: CHUNK})
@@ -276,6 +342,18 @@ def test_writing_is_passed_to_the_store(tmp_path):
     array[FIRST] = 7
     assert (array[FIRST] == 7).all()
     assert (shardwrite.open_sharded(tmp_path / "x")[SECOND] == VALUES[SECOND]).all()
+
+
+@pytest.mark.compat
+def test_sizes_are_told_without_a_read(tmp_path, monkeypatch):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    array, plain = opened(tmp_path / "x"), zarr.open_array(tmp_path / "x", mode="r")
+    n_stored = plain.nbytes_stored()
+    monkeypatch.setattr(LocalStore, "get", None)
+    monkeypatch.setattr(PosixReader, "read", None)
+    assert array.nbytes_stored() == n_stored > VALUES.nbytes
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(array.store.getsize("c/9/9"))
 
 
 def test_kinds_of_stores(tmp_path):

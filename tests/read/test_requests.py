@@ -16,6 +16,9 @@ from zarr.core.buffer import default_buffer_prototype
 
 import shardwrite
 from shardwrite import StoreError
+from shardwrite.host.resources import n_cores
+from shardwrite.host.threads import in_threads
+from shardwrite.read import array as reading
 from shardwrite.read.requests import REQUESTS
 from shardwrite.stores import zarr_store
 
@@ -169,6 +172,41 @@ def test_the_limit_is_free_again_after_an_error(store):
     store.wrong_after = None
     check(array, np.s_[:, :8])
     assert not {thread for thread in threading.enumerate() if thread.name != LOOP} - before
+
+
+class FailingOnce(Waiting):
+    """Counts the ranges that it is asked for, and fails at the fifth."""
+
+    n_asked = 0
+
+    async def get(self, key, prototype=None, byte_range=None):
+        if isinstance(byte_range, RangeByteRequest):
+            self.n_asked += 1
+            if self.n_asked == 5:
+                raise OSError(5, "the disk has failed")
+        return await super().get(key, prototype, byte_range)
+
+
+def test_what_waits_for_the_limit_does_not_begin_after_an_error(store):
+    """Nor after an interruption. Otherwise, all shards that had begun were read to their end."""
+    failing = FailingOnce(store._store)
+    array = opened(failing, **{IN_FLIGHT: 1, "shardwrite.read.threads": 8})
+    with pytest.raises(StoreError, match="the disk has failed"):
+        array[:, :8]
+    assert failing.n_asked < 16, "of 32 chunks in 4 shards"
+    check(array, np.s_[:, :8])
+
+
+def test_threads_are_no_more_than_requests_where_the_array_was_opened(store, monkeypatch):
+    array, seen = opened(store, **{IN_FLIGHT: 3}), []
+
+    def noted(function, items, threads, is_over):
+        seen.append(threads)
+        return in_threads(function, items, threads, is_over)
+
+    monkeypatch.setattr(reading, "in_threads", noted)
+    check(array, np.s_[:])
+    assert seen[0] == max(3, n_cores())
 
 
 def test_a_request_whose_end_was_cut_off_counts_no_more_than_until_the_next_one():

@@ -18,7 +18,7 @@ import zarr
 from obstore.store import HTTPStore
 
 import shardwrite
-from shardwrite import SpecError, StoreError
+from shardwrite import CorruptShardError, SpecError, StoreError
 
 VALUES = np.random.default_rng(0).integers(0, 2**32, (256, 256), dtype="u4")
 SIZES = {"shards": 256, "chunks": 16, "compressors": None}  # a shard has 256 chunks of 1024 bytes
@@ -30,8 +30,9 @@ class Serving(http.server.SimpleHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, str]]
-    has_ranges, has_tags, missing, has_suffixes = True, True, 404, None
-    is_weak = is_whole_where_short = is_cut = False
+    has_ranges, has_tags, missing, has_suffixes, head = True, True, 404, None, 200
+    is_weak = is_whole_where_short = is_cut = is_retagged = False
+    page, encoding, shift = b"", "", 0
     meeting: threading.Barrier | None = None
 
     def do_HEAD(self):
@@ -43,17 +44,24 @@ class Serving(http.server.SimpleHTTPRequestHandler):
     def answer(self, *, is_head):
         path, wanted = self.translate_path(self.path), self.headers.get("Range")
         self.asked.append((self.path, wanted or self.command))
+        if is_head and self.head != 200:
+            self.send_response(self.head)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.meeting is not None and "/c/" in self.path:
             self.meeting.wait()
         try:
             data = Path(path).read_bytes()
         except OSError:
-            self.send_response(self.missing)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
+            if not (data := self.page):
+                self.send_response(self.missing)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
         tag = f'{"W/" * self.is_weak}"{hash(data)}"'
-        is_other = self.is_weak or self.headers.get("If-Match") != tag  # weak tags never match
+        is_met = self.headers.get("If-Match") == tag and not self.is_retagged
+        is_other = self.is_weak or not is_met  # weak tags never match
         if self.has_tags and "If-Match" in self.headers and is_other:
             self.send_response(412)
             self.send_header("Content-Length", "0")
@@ -74,10 +82,12 @@ class Serving(http.server.SimpleHTTPRequestHandler):
             end, status = min(int(last) + 1, len(data)) if first else len(data), 206
         self.send_response(status)
         if status == 206:
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {begin - self.shift}-{end - 1}/{len(data)}")
         if self.has_tags:
             self.send_header("ETag", tag)
         end -= 3 * self.is_cut
+        if self.encoding:
+            self.send_header("Content-Encoding", self.encoding)
         self.send_header("Content-Length", str(end - begin))
         self.send_header("Last-Modified", "Sun, 29 Nov 2026 12:00:00 GMT")
         self.end_headers()
@@ -114,6 +124,7 @@ KINDS = {
     "full": {},
     "no versions": {"has_tags": False},
     "weak versions": {"is_weak": True},
+    "versions that nothing meets": {"is_retagged": True},
     "no last bytes": {"has_suffixes": False},
     "whole where short": {"is_whole_where_short": True},
     "only last bytes": {"has_ranges": False, "has_suffixes": True},
@@ -231,6 +242,17 @@ def test_zarr_reads_by_a_store_that_keeps_indexes(server, tmp_path):
     np.testing.assert_array_equal(x[:16, 16:32], others[:16, 16:32])
 
 
+def test_a_store_that_keeps_indexes_and_a_server_that_gives_weak_versions_later(full, tmp_path):
+    values = VALUES.copy()
+    values[:16, :16] = 0
+    write(tmp_path / "x", values)
+    x = zarr.open_array(shardwrite.CachedStore(f"{full.url}/x"), mode="r")
+    np.testing.assert_array_equal(x[16:32, :16], values[16:32, :16])
+    full.handler.is_weak = True
+    for _ in range(2):
+        np.testing.assert_array_equal(x[16:32, :16], values[16:32, :16])
+
+
 def test_requests_of_a_store_that_keeps_indexes(full, tmp_path):
     write(tmp_path / "x")
     x = zarr.open_array(shardwrite.CachedStore(f"{full.url}/x"), mode="r")
@@ -265,6 +287,21 @@ def test_a_shard_that_is_replaced_is_read_anew(full, tmp_path):
     write(tmp_path / "x", others, compressors="zstd", mode="w")
     full.requests()
     np.testing.assert_array_equal(x[:16, 16:32], others[:16, 16:32])
+
+
+def test_a_server_that_does_not_know_the_versions_that_it_names(tmp_path):
+    """So it is with a program before it that changes them. A shard that is replaced is noticed."""
+    served = Server(tmp_path, is_retagged=True)
+    write(tmp_path / "x", compressors="zstd")
+    x = shardwrite.open_sharded(f"{served.url}/x")
+    np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
+    served.requests()
+    np.testing.assert_array_equal(x[16:32, :16], VALUES[16:32, :16])
+    assert len(served.requests()) == 1, "nothing is asked twice any more"
+    others = VALUES // 3
+    write(tmp_path / "x", others, compressors="zstd", mode="w")
+    np.testing.assert_array_equal(x[:16, 16:32], others[:16, 16:32])
+    served.close()
 
 
 def test_whole_shards_are_one_request_each(full, tmp_path):
@@ -302,6 +339,79 @@ def test_a_server_without_ranges_is_asked_for_them_once(tmp_path):
         np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
     assert served.requests() == ["bytes=-65536", "GET", "GET"]
     served.close()
+
+
+def test_a_server_without_ranges_gives_a_shard_once_though_its_index_is_kept(tmp_path):
+    served = Server(tmp_path, has_ranges=False)
+    write(tmp_path / "x")
+    x = shardwrite.open_sharded(f"{served.url}/x")
+    np.testing.assert_array_equal(x[:16, :16], VALUES[:16, :16])
+    served.requests()
+    np.testing.assert_array_equal(x[::64, ::64], VALUES[::64, ::64])
+    assert served.requests() == ["GET"]
+    served.close()
+
+
+@pytest.mark.parametrize("status", [403, 405])
+def test_a_server_that_answers_no_head(tmp_path, status):
+    """Programs that serve files may know GET alone."""
+    served = Server(tmp_path, head=status)
+    values = VALUES.copy()
+    values[:16, :16] = 0
+    write(tmp_path / "x", values)
+    x = shardwrite.open_sharded(f"{served.url}/x")
+    kept = zarr.open_array(shardwrite.CachedStore(f"{served.url}/x"), mode="r")
+    for _ in range(2):  # the second time by the kept index, for which the state is asked
+        assert (x[:16, :16] == 0).all()
+        assert (kept[:16, :16] == 0).all()
+    served.requests()
+    assert (x[:16, :16] == 0).all()
+    assert served.requests() == ["GET"], "HEAD is not tried again"
+    zarr.create_array(tmp_path / "y", shape=(32,), chunks=(16,), dtype="u4")[:16] = 1
+    y = shardwrite.open_sharded(f"{served.url}/y")
+    assert y.present().keys == ["0"]
+    served.close()
+
+
+def test_an_answer_that_knows_no_method_is_not_taken_for_a_missing_shard(full, tmp_path):
+    write(tmp_path / "x")
+    x = shardwrite.open_sharded(f"{full.url}/x")
+    full.handler.missing = 405
+    (tmp_path / "x" / "c" / "0" / "0").unlink()
+    with pytest.raises(StoreError, match=r"'c/0/0' in .* 405 Method Not Allowed"):
+        x[:16, :16]
+
+
+@pytest.mark.parametrize("read", [shardwrite.open_sharded, shardwrite.verify])
+def test_a_server_that_gives_a_page_for_what_is_missing(tmp_path, read):
+    served = Server(tmp_path, page=b"<!doctype html><html>...</html>")
+    with pytest.raises(SpecError, match="it is a web page, as some servers give for what is miss"):
+        read(f"{served.url}/x")
+    write(tmp_path / "x", shards=64)
+    (tmp_path / "x" / "c" / "1" / "1").unlink()
+    x = shardwrite.open_sharded(f"{served.url}/x")
+    np.testing.assert_array_equal(x[:64, :64], VALUES[:64, :64])
+    with pytest.raises(CorruptShardError, match="c/1/1"):
+        x[64:70, 64:70]
+    served.close()
+
+
+def test_a_server_that_gives_another_range(full, tmp_path):
+    write(tmp_path / "x")
+    x = shardwrite.open_sharded(f"{full.url}/x")
+    full.handler.shift = 1
+    with pytest.raises(StoreError, match=r"'c/0/0' .* gives other bytes than those that it was as"):
+        x[:16, :16]
+
+
+def test_what_is_compressed_by_the_server_is_refused(full, tmp_path):
+    write(tmp_path / "x")
+    x = shardwrite.open_sharded(f"{full.url}/x")
+    full.handler.encoding = "gzip"
+    with pytest.raises(StoreError, match=r"'c/0/0': it is given in another form .*: gzip\)\. Have"):
+        x[:16, :16]
+    with pytest.raises(StoreError, match=r"'zarr.json': it is given in another form"):
+        shardwrite.open_sharded(f"{full.url}/x")
 
 
 @pytest.mark.parametrize("given", ["url", "store"])

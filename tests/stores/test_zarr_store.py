@@ -6,6 +6,7 @@ import asyncio
 import copy
 import errno
 import os
+import pickle
 import signal
 import subprocess
 import threading
@@ -336,6 +337,30 @@ def test_all_adapters_of_a_process_share_their_connections(bucket):
     copies = [cloudpickle.loads(cloudpickle.dumps(store)) for _ in range(3)]
     assert len({id(one._connected().store.fs) for one in (store, *copies)}) == 1
     assert store._connected().store.fs is not store._zarr.fs
+
+
+class Web(Bucket):
+    """A file system like that of fsspec for the web: a server that lists no directory has nothing."""
+
+    protocol = ("http", "https")
+
+    async def _find(self, path, **options):
+        return []
+
+
+def test_a_web_server_of_fsspec_is_read_after_zarr_and_not_listed(bucket):
+    values = np.arange(1, 65, dtype="u4").reshape(8, 8)
+    made, kind = zarr.storage.MemoryStore(), Web
+    shardwrite.to_sharded_zarr(values, made, shards=4, chunks=2)
+    for key, data in made._store_dict.items():
+        kind.objects[f"http://here/x/{key}"] = data.to_bytes(), ""
+    given = store_in(kind, "http://here/x")
+    assert (zarr.open_array(given, mode="r")[:] == values).all()
+    array = shardwrite.open_sharded(given)
+    assert (array[:] == values).all(), "by connections of its own"
+    assert (zarr.open_array(given, mode="r")[:] == values).all()
+    assert len(array.present()) == 16
+    assert (pickle.loads(pickle.dumps(array))[3] == values[3]).all()
 
 
 def test_an_object_that_shrinks_after_it_was_opened_is_an_error(bucket):
