@@ -293,6 +293,14 @@ def test_consolidated_metadata_as_they_are_asked_for(tmp_path):
         small().shardwrite.to_zarr(tmp_path / "plain.zarr", group="g", consolidated=True)
     small().shardwrite.to_zarr(tmp_path / "plain.zarr", group="g")
     check(tmp_path / "plain.zarr", small(), group="g", consolidated=False)
+    for how in ({"mode": "a"}, {"mode": "r+"}):
+        with pytest.raises(SpecError, match="lists no arrays"):
+            small(5).shardwrite.to_zarr(
+                tmp_path / "plain.zarr", group="g", consolidated=True, **how
+            )
+        check(tmp_path / "plain.zarr", small(), group="g", consolidated=False)
+        small(5).shardwrite.to_zarr(tmp_path / "with.zarr", consolidated=True, **how)
+        check(tmp_path / "with.zarr", small(5), consolidated=True)
 
 
 @pytest.mark.parametrize("mode", ["w-", "w"])
