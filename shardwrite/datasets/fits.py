@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import xarray
 
 _FILLS = ("_FillValue", "missing_value")
-_OF_TIMES = ("units", "calendar")
+OF_TIMES = ("units", "calendar")
 """Attributes that say what stored times mean."""
 _Check = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """Function that returns the values it gets, or raises an error."""
@@ -145,7 +145,7 @@ def have_same_units(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether attributes of two variables give stored times the same meaning."""
     import xarray
 
-    told = [{key: each[key] for key in _OF_TIMES if key in each} for each in (one, other)]
+    told = [{key: each[key] for key in OF_TIMES if key in each} for each in (one, other)]
     if told[0] == told[1]:
         return True
     made = (xarray.Dataset({"t": ("t", [0, 1], attrs)}) for attrs in told)
@@ -165,7 +165,7 @@ def _check_of_times(name: str, variable: xarray.Variable, told: Mapping[str, Any
     """
     if told.get("units") is None or told.get("dtype") is None:
         return None
-    wanted = {key: told[key] for key in (*_OF_TIMES, "dtype") if told.get(key) is not None}
+    wanted = {key: told[key] for key in (*OF_TIMES, "dtype") if told.get(key) is not None}
     is_lazy = are_lazy_times(variable)
     if not is_lazy and (variable.dtype.kind == "O" or not _is_small(wanted["dtype"])):
         return None
