@@ -235,6 +235,27 @@ def test_work_that_variables_share_is_done_once(tmp_path):
 
 
 @pytest.mark.long
+def test_variables_enter_a_dataset_of_xarray_together(monkeypatch):
+    """One by one, each would cost more, the more there are."""
+    calls, really = [], xr.Dataset.assign
+
+    def note(*given, **how):
+        calls.append(given)
+        return really(*given, **how)
+
+    monkeypatch.setattr(xr.Dataset, "assign", note)
+    counts = set()
+    for names in ("ab", "abcdefgh"):
+        ds = small(names=names).astype("f8")
+        large = xr.Variable(("t", "z"), np.zeros((4, 50_000)))
+        ds = xr.Dataset({**ds.variables, **{f"{name}2": large for name in names}})
+        packed = {name: {"dtype": "i4", "scale_factor": 1.0} for name in names}
+        calls.clear()
+        ds.shardwrite.plan(encoding=packed, keep_bits={f"{name}2": 5 for name in names})
+        counts.add(len(calls))
+    assert len(counts) == 1
+
+
 def test_what_exists_is_refused_and_replaced(tmp_path):
     root = tmp_path / "x.zarr"
     small(title="old", more=1).shardwrite.to_zarr(root)
