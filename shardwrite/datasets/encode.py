@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import dask
+import numpy as np
 from dask.base import tokenize
 
 from shardwrite._dataclass import dataclass
@@ -211,9 +212,9 @@ def prepared(node: Node, encodings: Mapping[Hashable, Mapping[str, Any]]) -> xar
 
     - `encodings`: by variable, as far as they are known.
     """
-    dataset = _lazy(node)
-    for name, variable in dataset.variables.items():
+    for name, variable in node.dataset.variables.items():
         _refuse(name, variable, node)
+    dataset = _lazy(node)
     told = {
         name: {**encodings.get(name, {}), **node.encoding.get(name, {})}
         for name in dataset.variables
@@ -250,12 +251,12 @@ def _lazy(node: Node) -> xarray.Dataset:
 
     Times stay as they are, because xarray chooses their units by their values; so do objects.
     """
-    dataset, is_open = node.dataset.copy(deep=False), cache(_is_open)
+    lazy, is_open = dict[Hashable, Any](), cache(_is_open)
     for name, variable in node.dataset.variables.items():
-        is_number = variable.dtype.kind in "biufc" and name not in dataset.xindexes
+        is_number = variable.dtype.kind in "biufc" and name not in node.dataset.xindexes
         if is_number and variable.chunks is None and variable.nbytes > ONE_PIECE_NBYTES:
-            assign = dataset.assign_coords if name in dataset.coords else dataset.assign
-            dataset = assign({name: _chunked(variable, str(name), is_open)})
+            lazy[name] = _chunked(variable, str(name), is_open)
+    dataset = node.dataset.assign(lazy)
     for variable in dataset.variables.values():
         kept = {k: v for k, v in variable.encoding.items() if k not in _SIZES}
         variable.encoding = {k: v for k, v in kept.items() if k not in _CODECS or _is_v3(v)}
@@ -384,6 +385,13 @@ def _refuse(name: Hashable, variable: xarray.Variable, node: Node) -> None:
             field="ds",
             value=label,
             remedy="call compute_chunk_sizes() of its dask array first",
+        )
+    if not isinstance(variable.dtype, np.dtype):
+        raise SpecError(
+            f"{told} is of {variable.dtype}, a type of pandas that xarray does not write",
+            field="ds",
+            value=label,
+            remedy=f"make it one of numpy, for instance with ds[{name!r}].astype(float)",
         )
     is_time = "calendar" in variable.encoding  # of cftime, as xarray reads it from a file
     if variable.dtype.kind == "O" and variable.chunks is not None and not is_time:

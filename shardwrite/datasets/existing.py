@@ -25,13 +25,13 @@ from shardwrite.datasets.encode import (
     refuse_no_json,
     written,
 )
-from shardwrite.datasets.fits import as_declared, have_same_units
+from shardwrite.datasets.fits import OF_TIMES, as_declared, have_same_units
 from shardwrite.datasets.keywords import Call
 from shardwrite.datasets.rounding import refuse_other_rounding
 from shardwrite.datasets.steps import Index, Overlap, overlap
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.format.node import DOCUMENT, group_document, kind_of_document
+from shardwrite.format.node import DOCUMENT, group_document, kind_of_document, with_attributes
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of
 from shardwrite.read.source import unmasked_value
@@ -229,26 +229,21 @@ def values_into(
 
     - `documents`: what lies below the first node of the call, by path.
     """
-    arrays = _arrays_of(documents, node.path)
+    arrays = _with_units_of_bounds(_arrays_of(documents, node.path), node.dataset)
     if not node.dataset.variables:  # of a tree
         return ValuesOfNode(node.path, (), encoded(node).document, {})
     refuse_other_rounding(node.dataset, node.keep_bits, arrays)
     dataset = prepared(node, _encodings(node, arrays))
     store = _Store(place, _without_new_steps(arrays, call.append_dim))
     dataset, region = _placed(dataset, node, store, call)
+    dim: Any = call.append_dim
     wrong = None
-    if call.append_dim in arrays:
-        wrong = overlap(
-            node.dataset,
-            call.append_dim,
-            store.length(call.append_dim),
-            partial(store.steps, call.append_dim),
-        )
+    length, n_steps = store.size(dim), node.dataset.sizes.get(dim, 0)
+    if dim in arrays:
+        wrong = overlap(node.dataset, dim, length, partial(store.steps, dim))
     made = written(dataset, node, partial(_dumped, store, call, region, node))
     refuse_no_json(made.document(""), node.path or "the dataset")
-    found = tuple(_values(dataset, node, made, arrays, call.append_dim))
-    length = 0 if call.append_dim is None else _shortest(arrays, call.append_dim)
-    n_steps = node.dataset.sizes.get(call.append_dim, 0)
+    found = tuple(_values(dataset, node, made, arrays, dim))
     return ValuesOfNode(node.path, found, made.document(""), region or {}, wrong, length, n_steps)
 
 
@@ -276,13 +271,32 @@ def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, 
     return found
 
 
+def _with_units_of_bounds(
+    arrays: Mapping[str, Document], dataset: xarray.Dataset
+) -> Mapping[str, Document]:
+    """The documents, where bounds of times have the units of these, which CF lets them leave out.
+
+    Those of bounds that get numbers stay as they are.
+    """
+    made = dict(arrays)
+    for document in arrays.values():
+        times = attributes_of(document)
+        name, is_of_times = str(times.get("bounds")), " since " in str(times.get("units"))
+        variable = dataset.variables.get(name) if is_of_times and name in arrays else None
+        if variable is not None and variable.dtype.kind in "MO":
+            units = {key: times[key] for key in OF_TIMES if key in times}
+            made[name] = with_attributes(arrays[name], {**units, **attributes_of(arrays[name])})
+    return made
+
+
 def _dims(document: Document) -> tuple[Any, ...]:
     return tuple(document.get("dimension_names") or ())
 
 
 def _lengths(document: Document, dim: Any) -> list[int]:
-    """Length of an array along each axis of that name."""
-    return [n for n, name in zip(document["shape"], _dims(document), strict=False) if name == dim]
+    """Length of an array along each axis of that name; none for None."""
+    pairs = zip(document["shape"], _dims(document), strict=False)
+    return [n for n, name in pairs if dim is not None and name == dim]
 
 
 def _shortest(arrays: Mapping[str, Document], dim: Any) -> int:
@@ -313,15 +327,15 @@ class _Store:
         self._group: Document = {**group_document(), **attributes}
         self._read = cache(self._read_chunk)
 
-    def length(self, name: str) -> int:
-        """Length of an array along its first axis."""
-        return int(self._arrays[name]["shape"][0])
+    def size(self, dim: Any) -> int:
+        """Number of steps along a dimension; 0 without one."""
+        return _shortest(self._arrays, dim)
 
     def steps(self, name: str, like: Index, is_whole: bool) -> Index:
         """Steps of the store, decoded as others are: all, or those in the first and last shard."""
         import xarray
 
-        length = self.length(name)
+        length = self.size(name)
         shard = (
             length if is_whole else parse_metadata(json.dumps(self._arrays[name])).grid.shards[0]
         )
@@ -374,7 +388,7 @@ class _Store:
                 for name, variable in variables.items():
                     there = attributes_of(arrays.get(name, {}))
                     is_time = dataset.variables[name].dtype.kind in "mMO"
-                    has_times = is_time or " since " in str(there.get("units"))
+                    has_times = is_time or _has_times(there)
                     if has_times and not have_same_units(there, variable.attrs):
                         raise _other_units(name, variable.attrs, there, is_time=is_time)
                 super().set_variables(variables, *rest, **how)
@@ -402,6 +416,12 @@ class _Store:
         return self._place.member(name).store.read_whole(key, limit)
 
 
+def _has_times(attributes: Document) -> bool:
+    """Whether an array has times, or durations as xarray marks them."""
+    is_duration = str(attributes.get("dtype")).startswith("timedelta64")
+    return is_duration or " since " in str(attributes.get("units"))
+
+
 def _other_units(
     name: str, own: Mapping[str, Any], there: Mapping[str, Any], *, is_time: bool
 ) -> SpecError:
@@ -426,6 +446,15 @@ def _placed(
     asked = region if isinstance(region, Mapping) else dict.fromkeys(dataset.dims, region)
     whole = [str(dim) for dim, where in asked.items() if isinstance(where, str)]
     label = node.path or "the dataset"
+    for dim in whole:
+        # xarray would write them to the beginning.
+        if dim not in dataset.variables and 0 < dataset.sizes.get(dim, 0) < store.size(dim):
+            raise SpecError(
+                f"{label!r} has no coordinate {dim!r}, so that nothing tells where its steps go",
+                field="region",
+                value=call.region,
+                remedy=f"give it one, or give a slice, such as {{{dim!r}: slice(24, 48)}}",
+            )
     into = store.opened(store.filled(whole), call, region, dataset)
     # xarray raises many types; each of them means that it cannot write this.
     try:

@@ -21,8 +21,8 @@ from shardwrite.errors import SpecError
 if TYPE_CHECKING:
     import xarray
 
-_FILLS = ("_FillValue", "missing_value")
-_OF_TIMES = ("units", "calendar")
+FILLS = ("_FillValue", "missing_value")
+OF_TIMES = ("units", "calendar")
 """Attributes that say what stored times mean."""
 _Check = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 """Function that returns the values it gets, or raises an error."""
@@ -37,6 +37,7 @@ def checked(
 
     - `encodings`: how variables are stored, as far as it is known.
     """
+    lazy = dict[Hashable, Any]()
     for name, variable in dataset.variables.items():
         check_of = _check_of_times if variable.dtype.kind in "mMO" else _check_of_numbers
         check = check_of(str(name), variable, encodings.get(name, {}))
@@ -45,18 +46,17 @@ def checked(
         if variable.chunks is None:
             check(variable.values)
         else:
-            dataset = by_tasks(dataset, name, check)
-    return dataset
+            lazy[name] = by_tasks(variable, check)
+    return dataset.assign(lazy)
 
 
 def by_tasks(
-    dataset: xarray.Dataset, name: Hashable, function: Callable[..., npt.NDArray[Any]]
-) -> xarray.Dataset:
-    """The dataset, with a function of the same shape and dtype applied to a dask array in it."""
-    variable = dataset.variables[name]
+    variable: xarray.Variable, function: Callable[..., npt.NDArray[Any]]
+) -> xarray.Variable:
+    """A variable of dask, with a function of the same shape and dtype applied to its values."""
     data: Any = variable.data
     data = data.map_blocks(function, dtype=data.dtype, meta=data._meta)  # noqa: SLF001
-    return dataset.assign({name: variable.copy(deep=False, data=data)})
+    return variable.copy(deep=False, data=data)
 
 
 # ---- Numbers
@@ -66,7 +66,7 @@ def _check_of_numbers(
     name: str, variable: xarray.Variable, told: Mapping[str, Any]
 ) -> _Check | None:
     """What checks numbers; None if any of them are held."""
-    dtype = _stored_dtype(told) if variable.dtype.kind in "biufc" else None
+    dtype = stored_dtype(told) if variable.dtype.kind in "biufc" else None
     if dtype is None:
         return None
     if variable.dtype.kind == "c" and dtype.kind != "c":
@@ -81,11 +81,11 @@ def _check_of_numbers(
     is_safe = (scale, offset) == (1, 0) and np.can_cast(variable.dtype, dtype)
     if dtype.kind not in "biu" or is_safe or scale is None or offset is None:
         return None
-    has_fill = any(told.get(key) is not None for key in _FILLS)
+    has_fill = any(told.get(key) is not None for key in FILLS)
     return partial(_in_range, name=name, dtype=dtype, scale=scale, offset=offset, has_fill=has_fill)
 
 
-def _stored_dtype(told: Mapping[str, Any]) -> np.dtype[Any] | None:
+def stored_dtype(told: Mapping[str, Any]) -> np.dtype[Any] | None:
     """The dtype of what is stored, with the sign that netCDF gives it; None if nothing tells it."""
     if told.get("dtype") is None:
         return None
@@ -145,7 +145,7 @@ def have_same_units(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether attributes of two variables give stored times the same meaning."""
     import xarray
 
-    told = [{key: each[key] for key in _OF_TIMES if key in each} for each in (one, other)]
+    told = [{key: each[key] for key in OF_TIMES if key in each} for each in (one, other)]
     if told[0] == told[1]:
         return True
     made = (xarray.Dataset({"t": ("t", [0, 1], attrs)}) for attrs in told)
@@ -163,9 +163,9 @@ def _check_of_times(name: str, variable: xarray.Variable, told: Mapping[str, Any
 
     In memory, only small integers need this: xarray would store other times in them.
     """
-    if told.get("units") is None or told.get("dtype") is None:
+    if not isinstance(told.get("units"), str) or stored_dtype(told) is None:
         return None
-    wanted = {key: told[key] for key in (*_OF_TIMES, "dtype") if told.get(key) is not None}
+    wanted = {key: told[key] for key in (*OF_TIMES, "dtype") if told.get(key) is not None}
     is_lazy = are_lazy_times(variable)
     if not is_lazy and (variable.dtype.kind == "O" or not _is_small(wanted["dtype"])):
         return None

@@ -75,6 +75,7 @@ def patch_xarray() -> XarrayPatch:
     - Readers see nothing before all variables are whole. An interrupted call continues when you
       make it again.
     - With ``mode="w"``, a group that holds anything else is refused.
+    - With ``mode="a"``, variables that the store lacks are refused.
     - ``compute=False``, `write_inherited_coords`, `chunkmanager_store_kwargs`, and keywords that
       old versions of xarray have, are refused.
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from shardwrite._version import __version__
 from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import Document, attributes_of
-from shardwrite.datasets.fits import by_tasks
+from shardwrite.datasets.fits import FILLS, by_tasks, stored_dtype
 from shardwrite.errors import SpecError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _CONTAINER = "quantization"
 _N_DIGITS = "quantization_nsd"  # of other algorithms
 _HOW = {"algorithm": "bitround", "implementation": f"shardwrite version {__version__}"}
 _PACKED = ("scale_factor", "add_offset")
-_FILLS = ("_FillValue", "missing_value")
 # Attributes that name variables of which CF wants every bit.
 _NAMING = (
     *("bounds", "climatology", "cell_measures", "formula_terms"),
@@ -80,26 +79,26 @@ def rounded(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> xar
 
     - `encoding`: how single variables are stored, as a user asks for it, or a store has it.
     """
+    found = dict[Hashable, Any]()
     for name, n_bits in keep_bits.items():
         variable = dataset.variables[name]
         told = (variable.attrs, variable.encoding, encoding.get(name, {}))
         fills = tuple(sorted({x for each in told for x in _fills(each)}))
-        asked = np.dtype(
-            next((t["dtype"] for t in reversed(told) if t.get("dtype")), variable.dtype)
-        )
+        dtypes = (stored_dtype(each) for each in reversed(told))
+        asked = next((dtype for dtype in dtypes if dtype is not None), variable.dtype)
         stored = asked if asked.kind == "f" else None
         made = partial(bit_round, n_bits=n_bits, fills=fills, stored=stored)
         if variable.chunks is None:
             data = made(np.asarray(variable.data))
-            dataset = dataset.assign({name: variable.copy(deep=False, data=data)})
+            found[name] = variable.copy(deep=False, data=data)
         else:
-            dataset = by_tasks(dataset, name, made)
-    return dataset
+            found[name] = by_tasks(variable, made)
+    return dataset.assign(found)
 
 
 def _fills(told: Mapping[Any, Any]) -> Iterator[float]:
     """Values that stand for missing ones, as attributes or an encoding tell."""
-    for name in _FILLS:
+    for name in FILLS:
         each = np.asarray(told.get(name, ()))
         if each.dtype.kind in "iuf":
             yield from (float(x) for x in each.ravel() if np.isfinite(x))
@@ -131,8 +130,11 @@ def bits_by_name(dataset: xarray.Dataset, asked: Any, label: str) -> Bits:
 
 def _floats(dataset: xarray.Dataset) -> list[Hashable]:
     """Names of the variables that can be rounded."""
+    dtypes = ((name, variable.dtype) for name, variable in dataset.data_vars.items())
     return [
-        n for n, v in dataset.data_vars.items() if v.dtype.kind == "f" and v.dtype.itemsize <= 8
+        name
+        for name, dtype in dtypes
+        if isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize <= 8
     ]
 
 
@@ -197,20 +199,22 @@ def described(dataset: xarray.Dataset, keep_bits: Bits, encoding: Encoding) -> x
     # A dataset of one variable may be opened as a DataArray.
     assign = dataset.assign_coords if len(others) == 1 else dataset.assign
     new = assign({container: ((), np.int8(0), dict(_HOW))})
+    found = dict[Hashable, Any]()
     for name, n_bits in keep_bits.items():
         variable = dataset.variables[name]
         _refuse_packed(variable, encoding.get(name, variable.encoding), str(name), n_bits)
         attrs = {key: value for key, value in variable.attrs.items() if key != _N_DIGITS}
         copy = variable.copy(deep=False)
         copy.attrs = {**attrs, _CONTAINER: container, N_BITS: n_bits}
-        new = new.assign({name: copy})
-    return new
+        found[name] = copy
+    return new.assign(found)
 
 
 def _refuse_packed(
     variable: xarray.Variable, encoding: Mapping[Any, Any], label: str, n_bits: int
 ) -> None:
-    dtype = np.dtype(encoding.get("dtype") or variable.dtype)
+    told = stored_dtype(encoding)
+    dtype = variable.dtype if told is None else told
     packed = next((word for word in _PACKED if encoding.get(word) is not None), None)
     if packed is None and dtype.kind == "f" and n_bits <= np.finfo(dtype).nmant:
         return

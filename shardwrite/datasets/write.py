@@ -172,6 +172,11 @@ class _Groups:
         return cls(into.place(""), own, [each.path for each in made.variables])
 
     @property
+    def root(self) -> Place:
+        """The group at the root of the store."""
+        return next(iter(self.place.groups), self.place)
+
+    @property
     def empty(self) -> list[tuple[Place, Document]]:
         """Those that no array lies in, which a run does not make, innermost first."""
         above = {group for path in self.arrays for group in names_above(path)}
@@ -223,25 +228,29 @@ def _refused(why: str, place: Place, remedy: str) -> SpecError:
     return SpecError(why, field="store", value=place.label, remedy=remedy)
 
 
-def _new_groups(
-    groups: _Groups, root: Place, jobs: Sequence[Job], asked: bool | None
-) -> Mapping[str, Document]:
-    """Documents, by paths in the store, of the groups that the run makes if they are missing.
-
-    - `asked`: the keyword `consolidated`.
-    """
-    wanted = {place.name: document for place, document in groups.by_path.values()}
-    is_session, there = root.store.commits_later, document_if_there(root)
-    if asked and is_session:
+def _check_listed(root: Place, asked: bool | None) -> None:
+    """Refuse a store that exists, and whose root does not list arrays as it is asked to."""
+    if asked and root.store.commits_later:
         why = "does not go with a session, since Icechunk lists arrays itself"
         raise SpecError(why, field="consolidated", value=asked, remedy="leave it out")
-    if asked and there is not None and not has_consolidated(there, root):
+    there = document_if_there(root) if asked else None
+    if there is not None and not has_consolidated(there, root):
         raise SpecError(
             "the root of the store exists, and lists no arrays",
             field="consolidated",
             value=asked,
             remedy="leave it out, and call zarr.consolidate_metadata at the end if you want it",
         )
+
+
+def _new_groups(groups: _Groups, jobs: Sequence[Job], asked: bool | None) -> Mapping[str, Document]:
+    """Documents, by paths in the store, of the groups that the run makes if they are missing.
+
+    - `asked`: the keyword `consolidated`.
+    """
+    wanted = {place.name: document for place, document in groups.by_path.values()}
+    root = groups.root
+    is_session, there = root.store.commits_later, document_if_there(root)
     if asked is False or is_session or there is not None:
         return wanted
     arrays = {job.target.place.name: job.plan.metadata.document for job in jobs}
@@ -424,6 +433,7 @@ def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
             if made.is_new
             else _updates(call, made.variables, engine)
         )
+        _check_listed(groups.root, call.consolidated)
         attributes = call.mode == "w" or (call.mode != "r+" and not made.is_new)
         finish = partial(_finished, groups, attributes, call.durability)
         if not call.compute:
@@ -443,7 +453,7 @@ def _new_arrays(
     options = for_new_array(options_from(call, RunOptions, mode=mode))
     jobs = [each.job(options) for each in variables]
     _check_there(groups, jobs, mode)
-    documents = _new_groups(groups, jobs[0].target.place.groups[0], jobs, call.consolidated)
+    documents = _new_groups(groups, jobs, call.consolidated)
     return [replace(job, groups=documents) for job in jobs]
 
 

@@ -312,6 +312,17 @@ def test_what_has_no_place_is_told_of_its_region(both, ds, region, told):
         ds.shardwrite.to_zarr(both.ours, region=region)
 
 
+def test_steps_without_a_coordinate_have_no_place(both):
+    """xarray writes them over the first steps."""
+    before = contents(both.ours)
+    for region in ("auto", {"time": "auto"}):
+        with pytest.raises(SpecError, match=r"no coordinate 'time'.*give it one, or give a slice"):
+            part(3, 6).drop_vars("time").shardwrite.to_zarr(both.ours, region=region)
+        assert contents(both.ours) == before
+    both.write(part(0, 10, offset=5).drop_vars("time"), region="auto")
+    both.check()
+
+
 @pytest.mark.parametrize("mode", [None, "a"])
 def test_a_region_without_elements_writes_nothing(both, mode):
     before = contents(both.ours)

@@ -8,6 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import zarr
 from helpers import contents
 
 import shardwrite
@@ -154,3 +155,13 @@ def test_numbers_are_no_times(tmp_path, lazy):
     assert stored(tmp_path / "x.zarr").astype("M8[D]").astype(str)[2:].tolist() == [
         *("2000-01-06", "2000-01-07")
     ]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_numbers_are_no_durations(tmp_path, lazy):
+    told, root = {"units": "hours", "dtype": "timedelta64[ns]"}, tmp_path / "x.zarr"
+    numbers([3, 4], attrs=told).to_zarr(root, zarr_format=3)
+    with pytest.raises(SpecError, match=r"numbers with units None, and 'v' of the store has 'hour"):
+        numbers([5, 6], lazy=lazy).shardwrite.to_zarr(root, append_dim="t")
+    numbers([5, 6], lazy=lazy, attrs={"units": "hours"}).shardwrite.to_zarr(root, append_dim="t")
+    assert zarr.open_array(root / "v")[:].tolist() == [3, 4, 5, 6]

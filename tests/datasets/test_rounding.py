@@ -183,6 +183,11 @@ REFUSED = {
         {},
         "keep_bits='rain': .*'rain' is stored as int16",
     ),
+    "a dtype that numpy does not know": (
+        {"keep_bits": 7, "encoding": {"rain": {"dtype": "foo"}}},
+        {},
+        "cannot write 'rain'.*'foo' not understood",
+    ),
     "stored in less": (
         {"keep_bits": {"rain": 12}, "encoding": {"rain": {"dtype": "f2"}}},
         {},

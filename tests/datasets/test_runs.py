@@ -235,6 +235,27 @@ def test_work_that_variables_share_is_done_once(tmp_path):
 
 
 @pytest.mark.long
+def test_variables_enter_a_dataset_of_xarray_together(monkeypatch):
+    """One by one, each would cost more, the more there are."""
+    calls, really = [], xr.Dataset.assign
+
+    def note(*given, **how):
+        calls.append(given)
+        return really(*given, **how)
+
+    monkeypatch.setattr(xr.Dataset, "assign", note)
+    counts = set()
+    for names in ("ab", "abcdefgh"):
+        ds = small(names=names).astype("f8")
+        large = xr.Variable(("t", "z"), np.zeros((4, 50_000)))
+        ds = xr.Dataset({**ds.variables, **{f"{name}2": large for name in names}})
+        packed = {name: {"dtype": "i4", "scale_factor": 1.0} for name in names}
+        calls.clear()
+        ds.shardwrite.plan(encoding=packed, keep_bits={f"{name}2": 5 for name in names})
+        counts.add(len(calls))
+    assert len(counts) == 1
+
+
 def test_what_exists_is_refused_and_replaced(tmp_path):
     root = tmp_path / "x.zarr"
     small(title="old", more=1).shardwrite.to_zarr(root)
@@ -293,6 +314,14 @@ def test_consolidated_metadata_as_they_are_asked_for(tmp_path):
         small().shardwrite.to_zarr(tmp_path / "plain.zarr", group="g", consolidated=True)
     small().shardwrite.to_zarr(tmp_path / "plain.zarr", group="g")
     check(tmp_path / "plain.zarr", small(), group="g", consolidated=False)
+    for how in ({"mode": "a"}, {"mode": "r+"}):
+        with pytest.raises(SpecError, match="lists no arrays"):
+            small(5).shardwrite.to_zarr(
+                tmp_path / "plain.zarr", group="g", consolidated=True, **how
+            )
+        check(tmp_path / "plain.zarr", small(), group="g", consolidated=False)
+        small(5).shardwrite.to_zarr(tmp_path / "with.zarr", consolidated=True, **how)
+        check(tmp_path / "with.zarr", small(5), consolidated=True)
 
 
 @pytest.mark.parametrize("mode", ["w-", "w"])

@@ -15,6 +15,7 @@ import shardwrite
 from shardwrite import SpecError
 
 xr = pytest.importorskip("xarray")
+pd = pytest.importorskip("pandas")
 
 from shardwrite.datasets.layout import SizesByName  # noqa: E402
 
@@ -215,6 +216,7 @@ def lazily(dtype):
     return da.ones((4, 3)).map_blocks(never, dtype=dtype, meta=np.empty((0, 0), dtype))
 
 
+TIMES = np.array(["2000-01-02"], "M8[ns]")
 BAD = {
     "objects": (
         lambda: xr.Dataset({"ok": 1, "v": (("t", "x"), lazily(object))}),
@@ -258,6 +260,24 @@ BAD = {
         lambda: xr.Dataset({"v": ("x", [1, 2], {"what": object()})}),
         "cannot write 'v'",
     ),
+    "a type of pandas": (
+        lambda: xr.Dataset({"v": ("x", pd.array([1, None], dtype="Int64"), {}, {"dtype": "i4"})}),
+        r"'v' .* is of Int64, a type of pandas.*ds\['v'\].astype\(float\)",
+    ),
+    "a large variable of a type of pandas": (
+        lambda: xr.Dataset({"v": ("x", pd.array(np.arange(200_000), dtype="Int64"))}),
+        "is of Int64, a type of pandas",
+    ),
+    "a dtype of times that numpy does not know": (
+        lambda: xr.Dataset(
+            {"v": ("x", TIMES, {}, {"units": "hours since 2000-01-01", "dtype": "x"})}
+        ),
+        "cannot write 'v'.*'x' not understood",
+    ),
+    "units of times that are no text": (
+        lambda: xr.Dataset({"v": ("x", TIMES, {}, {"units": 5, "dtype": "i4"})}),
+        "cannot write 'v'.*expected string",
+    ),
     "several levels": (
         lambda: (
             xr.Dataset(coords={"z": ("z", [1, 2, 3, 4])})
@@ -283,6 +303,16 @@ def test_bad_objects_are_refused_before_any_task_runs(tmp_path, name):
     with pytest.raises(SpecError, match=told):
         shardwrite.write_dataset(ds, tmp_path / "x.zarr")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_type_of_pandas_is_made_one_of_numpy(tmp_path):
+    ds = xr.Dataset({"v": ("x", pd.array([1.5, None], dtype="Float64"))})
+    with pytest.raises(SpecError, match="a type of pandas"):
+        ds.shardwrite.to_zarr(tmp_path / "x.zarr", keep_bits=5)
+    ds["v"] = ds["v"].astype(float)
+    ds.shardwrite.to_zarr(tmp_path / "x.zarr")
+    with xr.open_zarr(tmp_path / "x.zarr") as found:
+        np.testing.assert_array_equal(found["v"], [1.5, np.nan])
 
 
 def test_dimensions_that_differ(tmp_path):

@@ -414,3 +414,31 @@ def test_times_in_memory_that_units_cannot_hold(tmp_path, is_append):
     xr.Dataset({"t": ("x", HOURS[2:4])}).shardwrite.to_zarr(tmp_path / "x.zarr", **how)
     with xr.open_zarr(tmp_path / "x.zarr") as found:
         np.testing.assert_array_equal(found["t"], HOURS[:4] if is_append else HOURS[2:4])
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bounds_of_times_that_have_no_units_of_their_own(tmp_path, lazy):
+    """CF lets bounds leave them out, and programs other than xarray do."""
+    root = tmp_path / "x.zarr"
+    ends = np.arange(6)[:, None] + [0, 1]
+    attrs = {"units": "hours since 2000-01-01", "bounds": "ends"}
+    raw = xr.Dataset({"ends": (("t", "b"), ends)}, {"t": ("t", np.arange(6), attrs)})
+    raw.isel(t=slice(4)).to_zarr(root, zarr_format=3)
+    times = xr.decode_cf(raw).load().drop_encoding()
+    times = times.chunk(t=1) if lazy else times
+    times.isel(t=slice(4, 6)).shardwrite.to_zarr(root, append_dim="t")
+    later = times.isel(t=[1]).assign(ends=times["ends"][[1]] + np.timedelta64(1, "D"))
+    later.shardwrite.to_zarr(root, region="auto")
+    ends[1] += 24
+    with xr.open_zarr(root, decode_times=False) as found:
+        np.testing.assert_array_equal(found["ends"], ends)
+        assert found["ends"].attrs == {}
+    half = later.assign(ends=later["ends"] + np.timedelta64(30, "m"))
+    with pytest.raises(SpecError, match=r"'ends'.* 'hours since 2000-01-01'"):
+        half.shardwrite.to_zarr(root, region="auto")
+    if lazy:
+        shardwrite.abandon(root)
+    numbers = raw.isel(t=[1]).drop_vars("t")
+    numbers.shardwrite.to_zarr(root, region={"t": slice(1, 2)})
+    with xr.open_zarr(root, decode_times=False) as found:
+        np.testing.assert_array_equal(found["ends"], raw["ends"])
