@@ -306,7 +306,7 @@ def _into(
     start: int | None = None,
 ) -> PlannedVariable:
     options = options_from(call, PlanOptions)
-    # The next call reads such a coordinate before it goes on, so no shard of it may be half changed.
+    # The next call reads a coordinate before it goes on, so no shard of it may be half changed.
     is_coordinate = values.dims == (values.path.rpartition("/")[2],)
     if not values.is_sharded or (is_coordinate and options.strategy.in_place):
         options = replace(options, strategy=FixedOrder())
