@@ -482,8 +482,8 @@ def _take_over(path: Path, record: Begun, made: Path) -> bool:
             return False
         for holder in live_holders(works[0]):
             raise JournalError(
-                f"{path} is being converted in its place by {holder.process.name}; last sign of "
-                f"life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
+                f"{path} is being converted in its place by {holder.process.name}; "
+                f"{holder.last_sign}. Wait for it, or end that process first",
                 path=str(home),
                 holder=holder.to_dict(),
             )

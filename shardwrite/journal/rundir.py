@@ -924,8 +924,8 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
     """Error that says which process works on a run."""
     job = f", job {holder.process.job}" if holder.process.job else ""
     return JournalError(
-        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; last "
-        f"sign of life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
+        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; "
+        f"{holder.last_sign}. Wait for it, or end that process first",
         path=str(found.target.run_path),
         holder=holder.to_dict(),
     )

@@ -380,6 +380,26 @@ def stop(report):
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("kind", ["run", "conversion"])
+def test_no_sign_of_life_is_told_to_lie_ahead(tmp_path, kind):
+    """The clock of the other host is ahead of that of the file system."""
+    path = tmp_path / "x"
+    if kind == "run":
+        interrupted(path)
+        place = seams.run_directory(path)
+        other = {"source_id": "b", "restart": True}
+        call = functools.partial(write, oracle.source(SHAPE, (8, 8), 2), path, **other)
+    else:
+        write(oracle.source(SHAPE, (8, 8)), path, source_id="a")
+        with pytest.raises(KeyboardInterrupt):
+            shardwrite.reshard(path, shards=16, progress=stop)
+        place = seams.work_of(path)
+        call = functools.partial(shardwrite.reshard, path, shards=16)
+    seams.forge_lease(place, age=-20, **seams.ELSEWHERE)
+    with pytest.raises(JournalError, match=r"; last sign of life 0 s ago\. Wait for it"):
+        call()
+
+
 def test_a_torn_lease_counts_by_its_age(tmp_path):
     interrupted(tmp_path / "x")
     file, run = lease_of(tmp_path / "x")
