@@ -128,18 +128,20 @@ def remove_state(directory: Path) -> None:
 
     Another process may remove the same files at the same time.
     """
-    left = data_in(directory)
-    if NEW in left:  # it is empty if the run was never begun
-        with contextlib.suppress(OSError):
-            os.rmdir(directory / NEW)
-        left = data_in(directory)
-    if left:
-        raise StoreError(
-            f"{directory / left[0]} holds data, and no plan there says whose; look at it, "
-            "and move it away, which deletes nothing",
-            key=str(directory / left[0]),
-            errno=errno.ENOTEMPTY,
-        )
+    arrays = (path for path in listed(directory) if path.name.isdecimal())  # of a run on several
+    for own in (directory, *arrays):
+        left = data_in(own)
+        if NEW in left:  # it is empty if the run was never begun
+            with contextlib.suppress(OSError):
+                os.rmdir(own / NEW)
+            left = data_in(own)
+        if left:
+            raise StoreError(
+                f"{own / left[0]} holds data, and no plan there says whose; look at it, and move "
+                "it away, which deletes nothing",
+                key=str(own / left[0]),
+                errno=errno.ENOTEMPTY,
+            )
     _remove(directory)
 
 
