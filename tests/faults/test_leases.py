@@ -419,8 +419,15 @@ def test_a_lease_that_cannot_be_written_leaves_none(tmp_path, call):
     with mock.patch(f"os.{call}", fail), pytest.raises(StoreError) as raised, seams.hold(tmp_path):
         pass
     assert raised.value.errno == errno.ENOSPC
+    assert f"lease '{tmp_path}/lease-" in str(raised.value)
     assert not seams.is_held(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    seams.kill_before(monkeypatch, "write the log", OSError(errno.ENOSPC, "No room"))
+    with pytest.raises(StoreError, match=rf"cannot write the journal in '{tmp_path}': No room"):
+        seams.log_of(tmp_path, "x").append({})
 
 
 def test_a_run_that_another_process_has_removed_meanwhile_is_told_as_ended(tmp_path):
