@@ -104,7 +104,7 @@ from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, ObjectWriter, Store
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
 from shardwrite.stores.posix import NO_ROOM, give_room, telling_room_for
-from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+from shardwrite.stores.removal import Proof, data_in, link_from, remove_data, remove_state
 
 if TYPE_CHECKING:
     from shardwrite.journal.undo import Change
@@ -752,7 +752,7 @@ def _move_plan(over: RunDirectory) -> None:
     # An empty name without a file means that another process has removed the file meanwhile.
     if found != over.run and (found or is_there(moved)):
         with contextlib.suppress(FileExistsError):
-            os.link(moved, plan)
+            link_from(moved, plan)
 
 
 def _remove_record(over: RunDirectory) -> None:
