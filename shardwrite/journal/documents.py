@@ -40,7 +40,13 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, by_groups, document_if_there, document_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import state_beside
-from shardwrite.stores.looking import check_readable, is_there, may, parse_document
+from shardwrite.stores.looking import (
+    as_store_error,
+    check_readable,
+    is_there,
+    may,
+    parse_document,
+)
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
@@ -220,7 +226,8 @@ def check_groups_above(place: Place) -> None:
         if not has_consolidated(metadata, group):
             continue
         path, me = group.path, os.geteuid()
-        about, owner = os.stat(path), os.stat(path / DOCUMENT).st_uid
+        with as_store_error(str(path), "cannot look at"):
+            about, owner = os.stat(path), os.stat(path / DOCUMENT).st_uid
         is_foreign = about.st_mode & stat.S_ISVTX and me not in (0, owner, about.st_uid)
         if is_foreign or not may(path, os.W_OK | os.X_OK):
             raise SpecError(

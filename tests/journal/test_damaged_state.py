@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -122,3 +125,20 @@ def test_a_living_process_whose_log_has_a_damaged_head_keeps_its_temporaries(tmp
     temporary.touch()
     assert shardwrite.write_part(x, path, 0, 1, source_id="x").n_shards == 4
     assert temporary.exists()
+
+
+def test_a_group_that_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
+    """The handle of its document is stale, as it can be on NFS."""
+    group, real = tmp_path / "g", os.stat
+    shardwrite.store([source(OLD)], [group], names=["x"], **LAYOUT)
+    with pytest.warns(UserWarning, match="onsolidated"):
+        zarr.consolidate_metadata(group)
+
+    def stat(path, **how):
+        if not how and not isinstance(path, int) and Path(path) == group / "zarr.json":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(path, **how)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(StoreError, match=rf"cannot look at '{group}': Stale file handle"):
+        source(OLD).to_sharded_zarr(group, name="y", **LAYOUT)
