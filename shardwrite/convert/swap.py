@@ -435,7 +435,8 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
         write_file(draft / RECORD, data, durability="full", attempt=token)
         keep_room(draft / RECORD)
         with contextlib.suppress(FileExistsError):  # another process was first
-            link_from(draft / RECORD, home / RECORD, f"{_DRAFT}record-{token},{signature()}")
+            name = f"{_DRAFT}record-{token},{signature()}"
+            link_from(draft / RECORD, home / RECORD, lambda: name)
             is_first = True
         sync_entry(home / RECORD)
     finally:

@@ -728,7 +728,7 @@ def _claim(run: RunDirectory) -> bool:
     plan = target.run_path / "plan.json"
     for attempt in itertools.count(1):
         try:
-            link_from(run.path / "plan.json", plan, f"draft-{run.run},{signature()}")
+            link_from(run.path / "plan.json", plan, lambda: f"draft-{run.run},{signature()}")
             break
         except FileExistsError:
             return _has_claimed(run)

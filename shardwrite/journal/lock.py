@@ -389,7 +389,7 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
     try:
         write_new(draft, _me(token))
         try:
-            link_from(draft, Path(owner), draft.name, dir_fd=fd)
+            link_from(draft, Path(owner), lambda: draft.name, dir_fd=fd)
         except FileNotFoundError:
             return False  # the claim was given back
         except FileExistsError:

@@ -129,9 +129,11 @@ def remove_state(directory: Path) -> None:
 
     Another process may remove the same files at the same time.
     """
-    arrays = (path for path in listed(directory) if path.name.isdecimal())  # of a run on several
+    there = listed(directory)
+    arrays = (path for path in there if path.name.isdecimal())  # of a run on several
     for own in (directory, *arrays):
-        left = data_in(own)
+        inside = there if own is directory else listed(own)
+        left = [path.name for path in inside if path.name.startswith(SET_ASIDE)]
         if NEW in left:  # it is empty if the run was never begun
             with contextlib.suppress(OSError):
                 os.rmdir(own / NEW)
@@ -306,12 +308,18 @@ def link_new(path: Path, data: bytes) -> bool:
         forget_temporary(temporary)
 
 
-def link_from(source: Path, path: Path, draft: str = "", *, dir_fd: int | None = None) -> None:
+def link_from(
+    source: Path,
+    path: Path,
+    draft: Callable[[], str] | None = None,
+    *,
+    dir_fd: int | None = None,
+) -> None:
     """Give a file a name in another directory, unless something has that name.
 
     BeeGFS has links in one directory only, before its version 8. There, the name is that of a copy.
 
-    - `draft`: name of the copy until then. By default, that of a temporary.
+    - `draft`: returns the name of the copy until then. By default, it is that of a temporary.
     - `dir_fd`: as `os.link` takes it for `path`.
     - Raises FileExistsError if something has the name, and FileNotFoundError if a directory, or
       the file, is gone.
@@ -323,7 +331,7 @@ def link_from(source: Path, path: Path, draft: str = "", *, dir_fd: int | None =
             raise
         attempt = f"{EXCLUSIVE_SCOPE}.{uuid.uuid4().hex}"
         copy = Path(temporary_path(str(path.parent), path.name, attempt))
-        copy = path.with_name(draft) if draft else copy
+        copy = copy if draft is None else path.with_name(draft())
         try:
             write_new(copy, source.read_bytes(), dir_fd=dir_fd, is_durable=True)
             os.link(copy, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
