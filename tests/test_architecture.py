@@ -455,6 +455,7 @@ REMOVES_ITS_OWN = {
         "_remove",
         "abort_temporary",
         "discard_open_temporaries",
+        "link_from",
         "link_new",
         "remove_data",  # what NFS has left of them gets another name
         "remove_state",

@@ -65,7 +65,7 @@ from shardwrite.stores.looking import (
     read_file,
 )
 from shardwrite.stores.posix import check_movable, give_room, keep_room, sync_entry, write_file
-from shardwrite.stores.removal import Proof, data_in, remove_data, remove_state
+from shardwrite.stores.removal import Proof, data_in, link_from, remove_data, remove_state
 
 # ---- The record
 
@@ -435,7 +435,8 @@ def _link_record(path: Path, layout: Mapping[str, str]) -> None:
         write_file(draft / RECORD, data, durability="full", attempt=token)
         keep_room(draft / RECORD)
         with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(draft / RECORD, home / RECORD)
+            name = f"{_DRAFT}record-{token},{signature()}"
+            link_from(draft / RECORD, home / RECORD, lambda: name)
             is_first = True
         sync_entry(home / RECORD)
     finally:
@@ -482,8 +483,8 @@ def _take_over(path: Path, record: Begun, made: Path) -> bool:
             return False
         for holder in live_holders(works[0]):
             raise JournalError(
-                f"{path} is being converted in its place by {holder.process.name}; last sign of "
-                f"life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
+                f"{path} is being converted in its place by {holder.process.name}; "
+                f"{holder.last_sign}. Wait for it, or end that process first",
                 path=str(home),
                 holder=holder.to_dict(),
             )
@@ -506,7 +507,7 @@ def _tidy(home: Path, first: str) -> None:
             os.rename(home / RECORD, moved)
             if _first_in(moved) not in ("", first):
                 with contextlib.suppress(FileExistsError):
-                    os.link(moved, home / RECORD)
+                    link_from(moved, home / RECORD)
         remove_state(over)
     for left in listed(home, _DRAFT):
         if is_left_behind(left):

@@ -84,9 +84,6 @@ def _notes_in(attributes: Document) -> str | list[str] | None:
 # ---- The call
 
 
-_SCOPE = "note"
-
-
 def short_form(dst: Any, shards: Sized) -> tuple[Any, Sized, bool]:
     """Read the arguments `dst` and `shards`, whose short form is ``reshard(path, 4)``."""
     if dst is IN_PLACE:
@@ -170,4 +167,4 @@ def _note(place: Place, call: ConversionCall) -> None:
     def noted(document: Document) -> Document:
         return {**document, "attributes": _noted(attributes_of(document), call)}
 
-    change_group(place, noted, level_of(place, call.run.durability), _SCOPE)
+    change_group(place, noted, level_of(place, call.run.durability))

@@ -284,7 +284,7 @@ def _replace_attributes(groups: _Groups, durability: str | None) -> None:
     """Give groups the attributes of the dataset; what consolidated metadata list stays."""
     for place, document in groups.by_path.values():
         change = partial(_with, attributes_of(document))
-        change_group(place, change, durability_in(place.store, durability), _SCOPE)
+        change_group(place, change, durability_in(place.store, durability))
 
 
 def _with(attributes: Document, document: Document) -> Document:

@@ -81,7 +81,7 @@ from shardwrite.stores.looking import (
     write_new,
 )
 from shardwrite.stores.posix import check_movable, keep_room
-from shardwrite.stores.removal import remove_state, temporary_path
+from shardwrite.stores.removal import link_from, remove_state, temporary_path
 
 # ---- Runs whose array is gone: removed, or replaced by another one
 
@@ -728,7 +728,7 @@ def _claim(run: RunDirectory) -> bool:
     plan = target.run_path / "plan.json"
     for attempt in itertools.count(1):
         try:
-            os.link(run.path / "plan.json", plan)
+            link_from(run.path / "plan.json", plan, lambda: f"draft-{run.run},{signature()}")
             break
         except FileExistsError:
             return _has_claimed(run)

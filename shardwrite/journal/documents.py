@@ -40,7 +40,13 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, by_groups, document_if_there, document_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import state_beside
-from shardwrite.stores.looking import check_readable, is_there, may, parse_document
+from shardwrite.stores.looking import (
+    as_store_error,
+    check_readable,
+    is_there,
+    may,
+    parse_document,
+)
 
 DocumentChange: TypeAlias = Callable[[Document], Document]
 """Function that makes a new document of the one that is there."""
@@ -50,6 +56,7 @@ Put: TypeAlias = Callable[[Place, bytes | None, Document], bool]
 
 _MAX_TRIES = 100
 _LISTING = "listing"  # begin of the names of temporaries
+_CHANGE = "change"  # likewise, of documents that no run changes
 
 
 def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
@@ -219,7 +226,8 @@ def check_groups_above(place: Place) -> None:
         if not has_consolidated(metadata, group):
             continue
         path, me = group.path, os.geteuid()
-        about, owner = os.stat(path), os.stat(path / DOCUMENT).st_uid
+        with as_store_error(str(path), "cannot look at"):
+            about, owner = os.stat(path), os.stat(path / DOCUMENT).st_uid
         is_foreign = about.st_mode & stat.S_ISVTX and me not in (0, owner, about.st_uid)
         if is_foreign or not may(path, os.W_OK | os.X_OK):
             raise SpecError(
@@ -287,11 +295,16 @@ def _discard_claim(group: Place) -> None:
 
 
 def discard_claims(places: Iterable[Place]) -> None:
-    """Remove the claims that killed processes have left on documents of nodes and groups above."""
+    """Remove the claims that killed processes have left on documents of nodes and groups above.
+
+    Whoever changes the document of an array outside of a run has no claim. So what was to become
+    that document is removed, too.
+    """
     nodes: dict[str, Place] = {}
     for place in places:
         if isinstance(place, Directory):  # others have none
             nodes |= {node.label: node for node in (place, *place.groups_above())}
+            place.store.discard_scope(DOCUMENT, _CHANGE)
     for node in nodes.values():
         _discard_claim(node)
 
@@ -433,15 +446,13 @@ def change_document(
     raise AssertionError("unreachable")
 
 
-def change_group(
-    place: Place, make: Callable[[Document], Document], durability: str, scope: str
-) -> None:
+def change_group(place: Place, make: Callable[[Document], Document], durability: str) -> None:
     """Change the document of a group, and have all groups above list it; see `change_document`.
 
-    What its own consolidated metadata list stays.
+    What its own consolidated metadata list stays. It may be that of an array, too.
     """
-    place.store.discard_scope(DOCUMENT, scope)  # of a call that was killed
-    new = dict(change_document(place, make, durability, scope))
+    place.store.discard_scope(DOCUMENT, _CHANGE)  # of a call that was killed
+    new = dict(change_document(place, make, durability, _CHANGE))
     new.pop("consolidated_metadata", None)
     enter_above(place, {"": new}.copy)  # a call that was killed may have left that out
 

@@ -34,7 +34,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from shardwrite.config.table import HEARTBEAT, TTL, refused, value_of
-from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.errors import RunEndedError
 from shardwrite.host.stopping import TAKEOVERS, has_ended, tell
 from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.seams import resolve
@@ -182,9 +182,8 @@ class Lease:
                 raise RunEndedError(
                     "another process has ended this run", path=str(self.path.parent)
                 ) from error
-            raise StoreError(
-                f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno
-            ) from error
+            with as_store_error(str(self.path), "cannot take the lease"):
+                raise
         _held.add(self.path)
         try:
             self._thread.start()

@@ -264,10 +264,9 @@ def ensure_current(run_path: str, driver: str) -> None:
             os.close(fd)
     except FileNotFoundError as error:
         raise _ended(run_path) from error
-    except OSError as error:
-        raise StoreError(
-            f"cannot look at the run: {error.strerror}", key=run_path, errno=error.errno
-        ) from error
+    except OSError:
+        with as_store_error(run_path, "cannot look at the run in"):
+            raise
     if is_late:
         raise StoreError(
             "the lease of this run could not be renewed in time, so another process may have taken "
@@ -317,13 +316,10 @@ class JournalWriter:
                 self._write(encode_line({**fields, "at": at}))
             except FileNotFoundError as error:
                 raise _ended(self._run_path) from error
-            except OSError as error:
+            except OSError:
                 self._abandon()  # the line may be torn, so no other may follow it in this file
-                raise StoreError(
-                    f"cannot write the journal: {error.strerror}",
-                    key=self._run_path,
-                    errno=error.errno,
-                ) from error
+                with as_store_error(self._run_path, "cannot write the journal in"):
+                    raise
 
     def _open(self) -> None:
         name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"

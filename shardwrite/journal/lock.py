@@ -60,12 +60,12 @@ from shardwrite.stores.looking import (
     write_all,
     write_new,
 )
-from shardwrite.stores.removal import remove_state
+from shardwrite.stores.removal import link_from, remove_state
 
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
 """Bytes in place of a record's checksum that make the record void: there is nothing to undo."""
-_OWNER, _LEFT = "owner-", "left-"
+_OWNER, _LEFT, _DRAFT = "owner-", "left-", "draft-"
 _FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
 _MAX_TRIES = 8
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
@@ -161,10 +161,9 @@ class Claim:
             yield
         except FileNotFoundError as error:
             raise self._lost() from error
-        except OSError as error:
-            raise StoreError(
-                f"{doing}: {error.strerror}", key=str(self.path), errno=error.errno
-            ) from error
+        except OSError:
+            with as_store_error(str(self.path), f"{doing} in"):
+                raise
 
     def _lost(self) -> StoreError:
         return StoreError(
@@ -191,8 +190,9 @@ class Claim:
             for name in names:
                 number = _generation(name)
                 is_over = number is not None and number <= self._generation
-                # A clock file is left by a process that was killed while it asked for the time.
-                if is_over or name.startswith(CLOCK):
+                # A process has left it that was killed while it asked for the time, or was about to
+                # take over.
+                if is_over or name.startswith((CLOCK, _DRAFT)):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._fd)
             with contextlib.suppress(FileNotFoundError):
@@ -201,11 +201,8 @@ class Claim:
             # The errors below mean that a successor holds the claim. After any other error, the
             # owner file may stay. This process then recognises it as its own, and no longer valid.
             if error.errno not in _TAKEN | {errno.ENOENT}:
-                raise StoreError(
-                    f"cannot give a claim back: {error.strerror}",
-                    key=str(self.path),
-                    errno=error.errno,
-                ) from error
+                with as_store_error(str(self.path), "cannot give back"):
+                    raise
         finally:
             self.forget()
 
@@ -213,10 +210,12 @@ class Claim:
         """Close the descriptors; this process no longer holds the claim."""
         with _lock:
             _tokens.discard(self._token)
-        self._close_record()
+        with contextlib.suppress(OSError):  # nothing was written since the last sync
+            self._close_record()
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 @contextlib.contextmanager
@@ -350,12 +349,12 @@ def _take(path: Path, run_path: Path, token: str) -> Claim | None:
 
 def _draft(run_path: Path, token: str) -> Path:
     """Name of a draft, which tells the process that makes it."""
-    return run_path / f"draft-{token},{signature()}"
+    return run_path / f"{_DRAFT}{token},{signature()}"
 
 
 def discard_claims(run_path: Path) -> None:
     """Remove the drafts of claims that dead processes have left in a directory."""
-    for draft in listed(run_path, "draft-"):
+    for draft in listed(run_path, _DRAFT):
         if is_left_behind(draft):
             remove_state(draft)
 
@@ -386,13 +385,17 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
 
 def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
     """Become the owner after a dead one; False if another process was first."""
-    draft = _draft(run_path, token)
+    draft, owner = _draft(run_path, token), f"{_OWNER}{last + 1}"
     try:
         write_new(draft, _me(token))
         try:
-            os.link(draft, f"{_OWNER}{last + 1}", dst_dir_fd=fd)
-        except (FileExistsError, FileNotFoundError):
-            return False  # another process was first, or the claim was given back
+            link_from(draft, Path(owner), lambda: draft.name, dir_fd=fd)
+        except FileNotFoundError:
+            return False  # the claim was given back
+        except FileExistsError:
+            # NFS repeats a link whose reply was lost, and then finds its own file.
+            if not _is_other_name(draft, owner, fd):
+                return False  # another process was first
     finally:
         note_failed(draft)  # if it stays
         with contextlib.suppress(FileNotFoundError):  # the draft could not be made
@@ -400,6 +403,13 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
     with contextlib.suppress(FileNotFoundError):  # there is none if the owner had failed
         os.unlink(f"{_OWNER}{last}", dir_fd=fd)
     return True
+
+
+def _is_other_name(path: Path, name: str, fd: int) -> bool:
+    """Whether a name in a directory is that of the same file."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.stat(name, dir_fd=fd))
+    return False
 
 
 def _is_held(path: Path, fd: int) -> bool:

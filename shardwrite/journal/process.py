@@ -145,7 +145,10 @@ def forget_deadline(beside: Path) -> None:
 def is_past(token: int) -> bool:
     """Whether the deadline in a token has passed."""
     text = os.read(token, _NBYTES)
-    return bool(text) and now() > float(text)
+    try:
+        return bool(text) and now() > float(text)
+    except ValueError:  # it is damaged
+        return True
 
 
 def _text(deadline: float) -> bytes:

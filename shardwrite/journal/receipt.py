@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
+from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
@@ -261,7 +262,7 @@ class Receipt(Record):
     def count(self, name: str) -> int:
         """Number in the result, such as ``n_shards``; 0 if the result does not have it."""
         found = self.result.get(name)
-        return int(found) if isinstance(found, int | float) else 0
+        return found if is_whole(found, 0) else 0
 
     def is_of(self, digest: str, run: str | None = None) -> bool:
         """Whether the receipt covers a plan, as its first write or as an update.

@@ -165,7 +165,7 @@ def _parse(run: RunDirectory, path: Path, n_shards: int) -> JournalFile:
     is_of_this_boot = bool(boot) and writer.boot == boot
     changed = path.stat().st_mtime
     file = JournalFile(
-        driver=head.driver,
+        driver=head.driver or path.name.split("-")[1],  # if the first line is damaged
         process=f"{writer.host or '?'}:{writer.pid or '?'}",
         job=writer.job or "",
         begun=changed if head.begun is None else head.begun,

@@ -295,16 +295,21 @@ class RunDirectory:
         """Metadata document of the array, as it was when the run began."""
         path = self.document_path
         data = self.begun_with if self.view is None else self.view.document
-        data = read_there(path) if data is None else data
-        seal = self.record.document_crc32c
-        found = parse_document(data, path)
-        if not isinstance(found, dict) or crc32c(data) != seal:
+        if data is None:
+            try:
+                data = read_there(path)
+            except StoreError as error:
+                if error.errno != errno.EINVAL:  # else it is no file
+                    raise
+        # Nobody is told to remove a torn one: a run without it is given up with all that it keeps.
+        if data is None or crc32c(data) != self.record.document_crc32c:
             raise JournalError(
                 f"{path} is not what the run was begun with. Move {self.target.run_path} away "
                 "after a look, and keep it: it may hold an array that was being replaced, or what "
                 "is needed to undo a change",
                 path=str(path),
             )
+        found: Document = parse_document(data, path)
         shape_of(found, str(path))
         return found
 
@@ -924,8 +929,8 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
     """Error that says which process works on a run."""
     job = f", job {holder.process.job}" if holder.process.job else ""
     return JournalError(
-        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; last "
-        f"sign of life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
+        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; "
+        f"{holder.last_sign}. Wait for it, or end that process first",
         path=str(found.target.run_path),
         holder=holder.to_dict(),
     )

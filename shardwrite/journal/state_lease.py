@@ -234,8 +234,8 @@ class StateLease:
         holder = Holder(found.process, found.holder, age)
         job = f", job {found.process.job}" if found.process.job else ""
         return JournalError(
-            f"{self._label} is being written by another process: {found.process.name}{job}; last "
-            f"sign of life {age:.0f} s ago. Wait for it, or end that process first",
+            f"{self._label} is being written by another process: {found.process.name}{job}; "
+            f"{holder.last_sign}. Wait for it, or end that process first",
             path=self._label,
             holder=holder.to_dict(),
         )

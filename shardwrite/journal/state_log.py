@@ -37,7 +37,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.errors import JournalError
 from shardwrite.journal.state_lease import LEASE, LeaseRecord
 from shardwrite.place.base import STATE_PREFIX
-from shardwrite.records import Check, LaterFormatError, Record
+from shardwrite.records import Check, LaterFormatError, Record, one_of
 from shardwrite.stores.directories import walk
 from shardwrite.stores.looking import as_store_error, parse_json
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
@@ -69,6 +69,7 @@ def _is_plain(path: str) -> bool:
 
 _PATH = Check(_is_plain, "a path of plain names")
 _NEW_PATH = Check(lambda path: not path or _is_plain(path), "a path of plain names")
+_KIND = one_of("directory", "file", "append", "rename", "remove")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class _Head(Record):
     _format = 1
 
     crc32c: int  # of the bytes of all steps
-    steps: tuple[tuple[str, Annotated[str, _PATH], Annotated[str, _NEW_PATH], int], ...]
+    steps: tuple[
+        tuple[Annotated[str, _KIND], Annotated[str, _PATH], Annotated[str, _NEW_PATH], int], ...
+    ]
 
 
 def encode(steps: Iterable[Step]) -> bytes:
@@ -104,6 +107,8 @@ def decode(content: bytes, key: str) -> list[Step]:
         raise _damaged(key, str(error)) from error
     if head.crc32c != crc32c(data):
         raise _damaged(key, "its checksum differs")
+    if sum(nbytes for *_, nbytes in head.steps) != len(data):
+        raise _damaged(key, "its sizes do not add up")
     steps, at = [], 0
     for what, path, to, nbytes in head.steps:
         steps.append(Step(what, path, to, data[at : at + nbytes]))

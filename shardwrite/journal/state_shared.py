@@ -42,6 +42,7 @@ from shardwrite.journal.state_work import (
 )
 from shardwrite.place.run_state import private_directory
 from shardwrite.place.target import UPDATES, Target
+from shardwrite.stores.looking import as_store_error
 
 _MAX_TRIES = 8
 _OVER = ("ended-", "taken-")
@@ -93,7 +94,8 @@ class _Shared(Work):
         beside = self.target.beside
         for _ in range(_MAX_TRIES):
             shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir()
+            with as_store_error(str(beside), "cannot make"):
+                beside.mkdir()
             found = read_lease(self._store)
             if found is None:
                 return

@@ -449,7 +449,8 @@ def fetched(target: Target) -> Target:
         return target
     store, copy = store_of(target), target.state.directory.with_name(f"look-{uuid.uuid4().hex}")
     begin_private(copy.parent)
-    copy.mkdir(parents=True)
+    with as_store_error(str(copy), "cannot make"):
+        copy.mkdir(parents=True)
     log = Logs(store)
     log.restore(log.state_after(found[0]), copy)
     if found[0].holder:

@@ -108,6 +108,7 @@ from shardwrite.stores.removal import (
     Proof,
     data_in,
     leaves_temporary,
+    link_from,
     remove_data,
     remove_state,
 )
@@ -491,9 +492,14 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
                 recover_shard(claim, store, metadata)
 
 
-def is_of_another(error: StoreError | RunEndedError) -> bool:
+def is_of_another(error: OSError | RunEndedError) -> bool:
     """Whether an error may come from what another process has removed or taken over."""
     return isinstance(error, RunEndedError) or error.errno in (errno.ENOENT, errno.ESTALE)
+
+
+def is_amid_end(run: RunDirectory, error: OSError | RunEndedError) -> bool:
+    """Whether an error may come from the removal of what a run has left, by this process."""
+    return not is_of_another(error) and is_there(replace(run, state=ENDED).shared)
 
 
 def settle(
@@ -506,7 +512,7 @@ def settle(
     """
     for n_tries in itertools.count(1):
         try:
-            with as_store_error(str(over.shared.parent), "cannot remove what is left in"):
+            with as_store_error(str(over.shared), "cannot remove what is left in"):
                 _settle(over, own_journals, known)
             break
         except (StoreError, RunEndedError) as error:
@@ -515,8 +521,9 @@ def settle(
                 over = replace(over, state=ENDED)
                 if not is_there(over.shared):
                     break  # another process has settled the run
-            # Another one may be at it, and what it has removed is missing here.
-            if not is_of_another(error) or n_tries == _MAX_TRIES:
+            # Another one may be at it, and what it has removed is missing here. Else the error may
+            # have passed.
+            if n_tries == (_MAX_TRIES if is_of_another(error) else 2):
                 raise
 
 
@@ -753,7 +760,7 @@ def _move_plan(over: RunDirectory) -> None:
     # An empty name without a file means that another process has removed the file meanwhile.
     if found != over.run and (found or is_there(moved)):
         with contextlib.suppress(FileExistsError):
-            os.link(moved, plan)
+            link_from(moved, plan)
 
 
 def _remove_record(over: RunDirectory) -> None:

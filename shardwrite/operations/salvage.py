@@ -48,7 +48,13 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_passing, give_up
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import end_run, list_before, present_listed, recover_changes
+from shardwrite.journal.takeover import (
+    end_run,
+    is_amid_end,
+    list_before,
+    present_listed,
+    recover_changes,
+)
 from shardwrite.journal.trust import require_trusted_copies
 from shardwrite.place.base import QUARANTINE_PREFIX
 from shardwrite.place.directory import Directory
@@ -328,7 +334,7 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        if not directory.has_ended:
+        if not directory.has_ended or is_amid_end(directory, error):
             raise
         raise RunEndedError(
             "another process has ended this salvage", path=str(directory.path)

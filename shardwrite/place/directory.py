@@ -62,7 +62,7 @@ from shardwrite.stores.looking import (
     read_file,
 )
 from shardwrite.stores.posix import PosixStore, copy_file, discard_file, write_file
-from shardwrite.stores.removal import TEMPORARY_SUFFIX, set_aside
+from shardwrite.stores.removal import TEMPORARY_SUFFIX, link_from, set_aside
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _N_THREADS = 16  # that wait for the file system at a time
@@ -320,10 +320,10 @@ class Directory(Place):
         mark = self._mark_of(run)
         try:
             try:
-                os.link(run.path / _PLAN, mark)
+                link_from(run.path / _PLAN, mark)
             except FileNotFoundError:  # most often, there is no directory of marks yet
                 make_directory(marks, rights_of(self.path))
-                os.link(run.path / _PLAN, mark)
+                link_from(run.path / _PLAN, mark)
         except FileExistsError:
             return False
         for directory in (marks, self.path) if durability != "none" else ():

@@ -36,7 +36,7 @@ from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, replay, sweep_run
 from shardwrite.journal.rundir import RunDirectory, begin_group, confirm, fence_of
-from shardwrite.journal.takeover import cancel_begin, cancel_unused, tidy_home
+from shardwrite.journal.takeover import cancel_begin, cancel_unused, is_amid_end, tidy_home
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
@@ -445,6 +445,8 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
         yield
     except OSError as error:
         if not directory.has_ended and not _is_published_elsewhere(directory, error):
+            raise
+        if is_amid_end(directory, error):
             raise
         raise RunEndedError(
             "another process has ended this run", path=str(directory.path)

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,10 +48,9 @@ from shardwrite.journal.rundir import (
     shared_fence_of,
 )
 from shardwrite.journal.takeover import (
-    ENDED,
     all_listed,
     end_run,
-    is_of_another,
+    is_amid_end,
     list_before,
     present_listed,
     recover_changes,
@@ -73,7 +72,7 @@ from shardwrite.runs.result import (
 from shardwrite.seams import resolve
 from shardwrite.stores.base import take_n_reread
 from shardwrite.stores.directories import fsync_directory
-from shardwrite.stores.looking import as_store_error, is_there, listed
+from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.tasks import Unreadable, commit_group
 
@@ -994,7 +993,7 @@ def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> 
     What is missing then was removed by that process. Other errors amid the removal are told.
     """
     ended = read_receipt(directory.target)
-    if is_there(replace(directory, state=ENDED).shared) and not is_of_another(error):
+    if is_amid_end(directory, error):
         raise error
     if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
         raise error

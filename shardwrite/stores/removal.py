@@ -32,6 +32,7 @@ SET_ASIDE = ("replaced", ASIDE_PREFIX, "removed-", STAGED)
 """Prefixes of the names of data that a run has moved into its directory, or has written there."""
 
 _MAX_TRIES = 8
+_NO_LINK = frozenset({errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
 _HELD = ".nfs"
 """How the name of a file begins that NFS keeps, because it was removed while a process of this host
 had it open. It goes when it is closed."""
@@ -128,18 +129,22 @@ def remove_state(directory: Path) -> None:
 
     Another process may remove the same files at the same time.
     """
-    left = data_in(directory)
-    if NEW in left:  # it is empty if the run was never begun
-        with contextlib.suppress(OSError):
-            os.rmdir(directory / NEW)
-        left = data_in(directory)
-    if left:
-        raise StoreError(
-            f"{directory / left[0]} holds data, and no plan there says whose; look at it, "
-            "and move it away, which deletes nothing",
-            key=str(directory / left[0]),
-            errno=errno.ENOTEMPTY,
-        )
+    there = listed(directory)
+    arrays = (path for path in there if path.name.isdecimal())  # of a run on several
+    for own in (directory, *arrays):
+        inside = there if own is directory else listed(own)
+        left = [path.name for path in inside if path.name.startswith(SET_ASIDE)]
+        if NEW in left:  # it is empty if the run was never begun
+            with contextlib.suppress(OSError):
+                os.rmdir(own / NEW)
+            left = data_in(own)
+        if left:
+            raise StoreError(
+                f"{own / left[0]} holds data, and no plan there says whose; look at it, and move "
+                "it away, which deletes nothing",
+                key=str(own / left[0]),
+                errno=errno.ENOTEMPTY,
+            )
     _remove(directory)
 
 
@@ -305,3 +310,35 @@ def link_new(path: Path, data: bytes) -> bool:
         with contextlib.suppress(FileNotFoundError):  # it could not be made
             os.unlink(temporary)
         forget_temporary(temporary)
+
+
+def link_from(
+    source: Path,
+    path: Path,
+    draft: Callable[[], str] | None = None,
+    *,
+    dir_fd: int | None = None,
+) -> None:
+    """Give a file a name in another directory, unless something has that name.
+
+    BeeGFS has links in one directory only, before its version 8. There, the name is that of a copy.
+
+    - `draft`: returns the name of the copy until then. By default, it is that of a temporary.
+    - `dir_fd`: as `os.link` takes it for `path`.
+    - Raises FileExistsError if something has the name, and FileNotFoundError if a directory, or
+      the file, is gone.
+    """
+    try:
+        os.link(source, path, dst_dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        attempt = f"{EXCLUSIVE_SCOPE}.{uuid.uuid4().hex}"
+        copy = Path(temporary_path(str(path.parent), path.name, attempt))
+        copy = copy if draft is None else path.with_name(draft())
+        try:
+            write_new(copy, source.read_bytes(), dir_fd=dir_fd, is_durable=True)
+            os.link(copy, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # it could not be made
+                os.unlink(copy, dir_fd=dir_fd)

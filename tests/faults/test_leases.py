@@ -380,6 +380,26 @@ def stop(report):
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("kind", ["run", "conversion"])
+def test_no_sign_of_life_is_told_to_lie_ahead(tmp_path, kind):
+    """The clock of the other host is ahead of that of the file system."""
+    path = tmp_path / "x"
+    if kind == "run":
+        interrupted(path)
+        place = seams.run_directory(path)
+        other = {"source_id": "b", "restart": True}
+        call = functools.partial(write, oracle.source(SHAPE, (8, 8), 2), path, **other)
+    else:
+        write(oracle.source(SHAPE, (8, 8)), path, source_id="a")
+        with pytest.raises(KeyboardInterrupt):
+            shardwrite.reshard(path, shards=16, progress=stop)
+        place = seams.work_of(path)
+        call = functools.partial(shardwrite.reshard, path, shards=16)
+    seams.forge_lease(place, age=-20, **seams.ELSEWHERE)
+    with pytest.raises(JournalError, match=r"; last sign of life 0 s ago\. Wait for it"):
+        call()
+
+
 def test_a_torn_lease_counts_by_its_age(tmp_path):
     interrupted(tmp_path / "x")
     file, run = lease_of(tmp_path / "x")
@@ -399,8 +419,15 @@ def test_a_lease_that_cannot_be_written_leaves_none(tmp_path, call):
     with mock.patch(f"os.{call}", fail), pytest.raises(StoreError) as raised, seams.hold(tmp_path):
         pass
     assert raised.value.errno == errno.ENOSPC
+    assert f"lease '{tmp_path}/lease-" in str(raised.value)
     assert not seams.is_held(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    seams.kill_before(monkeypatch, "write the log", OSError(errno.ENOSPC, "No room"))
+    with pytest.raises(StoreError, match=rf"cannot write the journal in '{tmp_path}': No room"):
+        seams.log_of(tmp_path, "x").append({})
 
 
 def test_a_run_that_another_process_has_removed_meanwhile_is_told_as_ended(tmp_path):

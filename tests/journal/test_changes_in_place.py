@@ -463,6 +463,48 @@ def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
     assert (claim / "owner-0").exists()
 
 
+def test_an_error_amid_a_record_is_told_as_it_is(tmp_path):
+    """It was told as ``None``."""
+
+    def pieces():
+        yield b"x"
+        raise StoreError("the shard was changed", key=KEY, errno=errno.ESTALE)
+
+    with (
+        seams.hold_claim(tmp_path / "claim", tmp_path) as claim,
+        pytest.raises(StoreError, match="the shard was changed"),
+    ):
+        claim.record(pieces(), is_durable=False)
+
+
+def test_an_error_of_the_system_names_the_claim(tmp_path, monkeypatch):
+    claim = tmp_path / "claim"
+    with seams.hold_claim(claim, tmp_path) as held:
+        with monkeypatch.context() as patched:
+            patched.setattr(lock, "opened", mock.Mock(side_effect=OSError(errno.EIO, "no answer")))
+            with pytest.raises(StoreError, match=rf"look at a claim in '{claim}': no answer"):
+                held.check()
+        held.check()
+
+
+def test_nfs_repeats_the_link_by_which_a_claim_is_taken_over(tmp_path, monkeypatch):
+    """Its reply was lost. The process waited for itself then, until the claim had to be back."""
+    claim, link = tmp_path / "claim", os.link
+    claim.mkdir()
+    (claim / "owner-0").write_text(json.dumps(seams.this_process(**seams.DEAD, token="x")))
+
+    def link_twice(*arguments, **where):
+        link(*arguments, **where)
+        link(*arguments, **where)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    with dask.config.set({"shardwrite.lease.claim-wait": 0.05}):
+        held = lock._wait(claim, tmp_path)
+    held.check()
+    held.release()
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- records that are damaged, or that somebody has made up
 
 

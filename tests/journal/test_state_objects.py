@@ -224,7 +224,9 @@ def test_paths_stay_inside_of_the_directory(path):
 
 def test_a_log_that_is_damaged_or_of_a_later_version_is_refused():
     whole = encode([Step("file", "a", data=b"abc")])
-    for bad in (b"", whole[:-1], whole[:20], b"{}\n", whole.replace(b"abc", b"abd")):
+    another_kind, too_few = whole.replace(b'"file"', b'"fine"'), whole.replace(b"3]", b"2]")
+    torn = (b"", whole[:-1], whole[:20], b"{}\n", whole.replace(b"abc", b"abd"))
+    for bad in (*torn, another_kind, too_few):
         with pytest.raises(JournalError, match="is no state of a run"):
             decode(bad, "key")
     with pytest.raises(JournalError, match="later version"):

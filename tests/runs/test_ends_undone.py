@@ -10,6 +10,8 @@ import errno
 import os
 import shutil
 import time
+from functools import partial
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -180,6 +182,25 @@ def test_abandon_tidies_after_an_update_that_a_conversion_in_place_follows(tmp_p
     assert not list(tmp_path.glob("a.zarr.*"))
 
 
+def test_abandon_removes_what_a_killed_call_has_left_of_a_note(tmp_path, monkeypatch):
+    """The document of an array gets the note outside of a run, and without a claim."""
+    path, kept, rename = tmp_path / "x", {}, os.rename
+    da.from_array(OLD, chunks=4).to_sharded_zarr(path, shards=None, chunks=2)
+
+    def keep(old, new, **where):
+        if Path(new) == path / "zarr.json":
+            kept[Path(old)] = Path(old).read_bytes()
+        rename(old, new, **where)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", keep)
+        shardwrite.shard_store(path, 2)
+    ((temporary, document),) = kept.items()
+    temporary.write_bytes(document)
+    shardwrite.abandon(path)
+    assert not list(path.glob(".*"))
+
+
 CALLS = {
     "write": lambda path: write(path / "x"),
     "replacement": lambda path: write(path / "x", OLD + 5, mode="w"),
@@ -228,3 +249,32 @@ def test_what_the_end_cannot_remove_is_told(tmp_path, monkeypatch, name, n_times
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("c/*/*")} == before
     assert len(before) == (8 if name == "several" else 4)
     assert not list(tmp_path.rglob("*.shardwrite"))
+
+
+def finalize(path):
+    x = source(OLD)
+    shardwrite.prepare(x, path, shardwrite.plan(x, source_id="x", **LAYOUT))
+    shardwrite.write_part(x, path, 0, 1, source_id="x")
+    return partial(shardwrite.finalize, path)
+
+
+def salvage(path):
+    write(path)
+    with (path / "c/0/1").open("ab") as shard:
+        shard.write(bytes(range(1, 200)))
+    return partial(shardwrite.repair, path, salvage=True, scan=True)
+
+
+@pytest.mark.parametrize("prepare", [finalize, salvage])
+def test_an_error_of_this_process_is_not_told_as_that_of_another(tmp_path, prepare):
+    """It has ended the run itself, and could not remove what is left."""
+    path = tmp_path / "x"
+    call = prepare(path)
+    with pytest.MonkeyPatch.context() as patch:
+        seams.kill_before(patch, "remove the state of a run", OSError(errno.EIO, "no answer"))
+        with pytest.raises(StoreError, match=r"what is left in .*/ended-.*: no answer"):
+            call()
+    assert list(tmp_path.rglob("ended-*"))
+    call()
+    assert np.array_equal(values(path), OLD)
+    assert not list(tmp_path.glob("x.shardwrite"))

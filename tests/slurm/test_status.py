@@ -157,6 +157,17 @@ def test_a_process_whose_job_runs_is_a_writer_and_its_last_sign_is_told(begun, s
     assert "s; last sign of life" in str(found)
 
 
+def test_a_clock_that_is_ahead_gives_no_time_below_zero(begun, squeue):
+    _, path = begun
+    seams.forge_lease(seams.run_directory(path), age=-7200, **JOB)
+    squeue(
+        'case "$*" in *states=all*) echo "77|77|RUNNING";; *) echo "77|RUNNING|None|n1|1:00";; esac'
+    )
+    found = seams.status_of(path)
+    assert found.last_sign_seconds == 0
+    assert "; last sign of life 0 s ago" in str(found)
+
+
 def test_a_job_that_slurm_does_not_know_may_go_on(begun, squeue):
     """It may be one of another cluster, which sees the same directory."""
     _, path = begun
