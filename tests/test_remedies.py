@@ -1474,23 +1474,41 @@ def test_consolidated_metadata_that_is_none(tmp_path, remedy):
     assert is_tidy(root / "x")
 
 
-@carries_out("remove it after a look, or write it again")
-@pytest.mark.parametrize("remedy", ["restore", "start over"])
+@pytest.mark.parametrize("remedy", ["restore", "move away"])
 def test_the_metadata_of_a_run_that_is_torn(tmp_path, remedy):
     path = tmp_path / "x"
     interrupted_write(path)
     (document,) = seams.state_beside(path).glob("run-*/zarr.json")
     text = document.read_text()
     document.write_text(text[:40])
-    refused("or write it again", SpecError, lambda: write(path))
+    state = seams.state_beside(path)
+    refused(f"Move {state} away after a look, and keep it", JournalError, lambda: write(path))
     if remedy == "restore":
         document.write_text(text)
         assert write(path).n_resumed_shards > 0
     else:
-        shutil.rmtree(seams.state_beside(path))
+        state.rename(tmp_path / "kept")
         shutil.rmtree(path)
         write(path)
     np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("remove it after a look, or write it again")
+@pytest.mark.parametrize("remedy", ["remove", "write again"])
+def test_the_document_of_a_group_that_is_torn(tmp_path, remedy):
+    root = tmp_path / "g"
+    zarr.create_group(root)
+    write(root / "inner", name="other")
+    document = root / "zarr.json"
+    text = document.read_text()
+    document.write_text(text[:40])
+    refused("or write it again", SpecError, lambda: write(root / "inner", name="x"))
+    if remedy == "remove":
+        document.unlink()
+    else:
+        document.write_text(text)
+    write(root / "inner", name="x")
+    np.testing.assert_array_equal(zarr.open_group(root / "inner", mode="r")["x"][...], values())
 
 
 @carries_out("{} is {} and not a file; remove it after a look")

@@ -251,7 +251,9 @@ def check_lists(documents: Mapping[Target, Document]) -> None:
         first = beside[0].place
         if not isinstance(first, Directory):
             continue
-        groups: list[Place] = [*reversed(first.groups), *first.groups_above()]
+        own = first.groups
+        outermost = own[0] if own else first
+        groups: list[Place] = [*reversed(own), *outermost.groups_above()]
         for group in groups:
             _, members = inside.setdefault(group.label, (group, {}))
             members.update({target.place: documents[target] for target in beside})

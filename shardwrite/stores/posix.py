@@ -312,18 +312,26 @@ class PosixStore(Store):
 
     def check_no_links(self, keys: Iterable[str], *, are_whole: bool) -> None:
         """See :meth:`Store.check_no_links`."""
-        looked_at = set[str]()
+        found = {self._root: True}
         for key in keys:
             path = self.path_of(key)
             with as_store_error(key, "cannot update"):
-                directory = os.path.dirname(path)
-                while directory not in looked_at and directory != self._root:
-                    looked_at.add(directory)
-                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                        self._check_directory(directory)
-                    directory = os.path.dirname(directory)
-                if not are_whole and stat.S_ISLNK(mode_of(path, follow=False)):
+                above = self._root
+                for name in key.split("/")[:-1]:
+                    directory = f"{above}/{name}"
+                    if directory not in found:
+                        found[directory] = found[above] and self._is_directory(directory)
+                    above = directory
+                if found[above] and not are_whole and stat.S_ISLNK(mode_of(path, follow=False)):
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+    def _is_directory(self, directory: str) -> bool:
+        """Whether there is a directory that is no link, which is an error."""
+        try:
+            self._check_directory(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`; the object is durable."""
