@@ -200,8 +200,13 @@ def _is_same_time(given: Any, stored: Any) -> bool:
     if np.asarray(given).dtype.kind in "iu":
         return int(given) == int(stored.view("i8"))
     time = type(stored)(given)
-    if np.isnat(time) or np.isnat(stored):
-        return bool(np.isnat(time) and np.isnat(stored))
-    # In the unit of the given one: a time that is too far away for the other unit has become
-    # another there, and numpy would compare what it becomes.
-    return bool(stored.astype(time.dtype) == time)
+    return bool(are_same_times(time, stored))
+
+
+def are_same_times(given: Any, stored: Any) -> Any:
+    """Whether times are what has been made of them in another unit, each for itself.
+
+    They are compared in their own unit. A time that is too far away for the other unit has become
+    another one there, and numpy would compare what it becomes.
+    """
+    return (stored.astype(given.dtype) == given) | (np.isnat(stored) & np.isnat(given))

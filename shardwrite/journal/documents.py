@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, SpecError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import (
     DOCUMENT,
     add_member,
@@ -239,15 +240,15 @@ def check_groups_above(place: Place) -> None:
             )
 
 
-def check_lists(documents: Mapping[Target, Document]) -> None:
+def check_lists(arrays: Mapping[Target, ArrayMetadata]) -> None:
     """Refuse arrays whose documents would make a list of a group above too large to be read again.
 
     Like `check_groups_above`, this looks at directories only. There, it is known before the run.
 
-    - `documents`: arrays that groups above list when the run ends, with their documents then.
+    - `arrays`: what groups above list when the run ends, with their metadata then.
     """
-    inside: dict[str, tuple[Place, dict[Place, Document]]] = {}
-    for beside in by_groups(documents):
+    inside: dict[str, tuple[Place, dict[Place, ArrayMetadata]]] = {}
+    for beside in by_groups(arrays):
         first = beside[0].place
         if not isinstance(first, Directory):
             continue
@@ -256,19 +257,20 @@ def check_lists(documents: Mapping[Target, Document]) -> None:
         groups: list[Place] = [*reversed(own), *outermost.groups_above()]
         for group in groups:
             _, members = inside.setdefault(group.label, (group, {}))
-            members.update({target.place: documents[target] for target in beside})
+            members.update({target.place: arrays[target] for target in beside})
     for group, members in inside.values():
         data = group.read_if_there(DOCUMENT)
         if data is None or b"consolidated_metadata" not in data:
             continue
+        documents = {place: made.document for place, made in members.items()}
         try:  # as if each of them came to what is there, indented
-            _check_readable(data + 2 * b"".join(map(dump, members.values())), group)
+            _check_readable(data + 2 * b"".join(map(dump, documents.values())), group)
         except SpecError:
             metadata = parse_document(data, f"{group.label}/{DOCUMENT}")
             if kind_of_document(metadata) != "group" or not has_consolidated(metadata, group):
                 continue
             listed = metadata["consolidated_metadata"]["metadata"]
-            listed |= {place.name_in(group): document for place, document in members.items()}
+            listed |= {place.name_in(group): document for place, document in documents.items()}
             _check_readable(dump(metadata), group)
 
 

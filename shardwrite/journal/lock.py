@@ -394,7 +394,7 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
             return False  # the claim was given back
         except FileExistsError:
             # NFS repeats a link whose reply was lost, and then finds its own file.
-            if not _is_other_name(draft, owner, fd):
+            if not _is_same_file(draft, owner, fd):
                 return False  # another process was first
     finally:
         note_failed(draft)  # if it stays
@@ -405,8 +405,8 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
     return True
 
 
-def _is_other_name(path: Path, name: str, fd: int) -> bool:
-    """Whether a name in a directory is that of the same file."""
+def _is_same_file(path: Path, name: str, fd: int) -> bool:
+    """Whether a file has this name in an open directory, too."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.stat(path), os.stat(name, dir_fd=fd))
     return False

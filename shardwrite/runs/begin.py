@@ -144,7 +144,7 @@ def begin(
             check_place(job, looks_above=job.target in firsts)
         elif job.target in first_free:
             _check_above(job.target)
-    check_lists({job.target: job.plan.metadata.document for job in jobs if _is_listed_anew(job)})
+    check_lists({job.target: job.plan.metadata for job in jobs if _is_listed_anew(job)})
     there = [job for job in jobs if job.target not in free]
     _refuse_left_alone(there)
     for job in there:

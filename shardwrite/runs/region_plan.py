@@ -17,7 +17,7 @@ import numpy.typing as npt
 import shardwrite._dask as dask
 from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
-from shardwrite.codecs.datatypes import is_same_type
+from shardwrite.codecs.datatypes import are_same_times, is_same_type
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.frame import check_fits
@@ -288,7 +288,7 @@ def _cast_times(block: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
     """
     cast: npt.NDArray[Any] = block.astype(to, casting="unsafe")
     if np.can_cast(block.dtype, to, casting="safe"):
-        is_other = (cast.astype(block.dtype) != block) & ~(np.isnat(cast) & np.isnat(block))
+        is_other = ~are_same_times(block, cast)
         if is_other.any():
             raise ValueError(f"{block[is_other][0]} is out of the range of the array's {to}")
     return cast
