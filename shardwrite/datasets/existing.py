@@ -347,6 +347,7 @@ class _Store:
         decoded = xarray.conventions.decode_cf_variable(
             name,
             stored,
+            concat_characters=False,  # a step of one byte is no character of a longer one
             decode_times=xarray.coders.CFDatetimeCoder(use_cftime=is_of_cf or None),
             decode_timedelta=like.dtype.kind == "m",
         )

@@ -1,7 +1,8 @@
 """Whether the steps of an append follow those of the store.
 
 Steps are compared where they are numbers or times, and those of the store are sorted. So an append
-never goes back, and no step is there twice.
+never goes back, and no step is there twice. Nor is a step of another kind, such as a name, or a
+step in no order, unless the store has some twice already.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def overlap(
         return None
     new = variable.to_index()
     if not _can_be_compared(new):
-        return None
+        return _repeated(new, read(new, True), dim)
     _refuse_missing(new, dim)
     old = read(new, False)
     new = _as_stored(new, old.dtype)
     if not (_can_be_compared(old) and _are_sorted(old)):
-        return None
+        return _repeated(new, read(new, True), dim)
     if _kind(old) != _kind(new):
         raise SpecError(
             f"the steps of the dataset along {dim!r} are {_kind(new)}, and those of the store are "
@@ -71,6 +72,22 @@ def overlap(
         remedy='append only steps that follow; write steps that are there with region="auto"',
     )
     return Overlap(length, n, are_last, error)
+
+
+def _repeated(new: Index, old: Index, dim: str) -> Overlap | None:
+    """What is wrong with steps in no order of which some are in the store; None if none is."""
+    there = new[new.isin(old) & new.notna()]
+    if not len(there) or not old.is_unique:
+        return None
+    error = SpecError(
+        f"{len(there)} of the {len(new)} steps of the dataset along {dim!r} are in the store, such "
+        f"as {there.tolist()[0]!r}",
+        field="append_dim",
+        value=dim,
+        remedy='append only other steps; write steps that are there with region="auto"',
+    )
+    are_last = bool(old[len(old) - len(new) :].equals(new))
+    return Overlap(len(old), len(new), are_last, error)
 
 
 def _refuse_missing(steps: Index, dim: str) -> None:

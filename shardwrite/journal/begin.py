@@ -639,7 +639,7 @@ def _runs_of(
 
 def _is_in_group(directory: Path) -> bool:
     """Whether what lies in a directory lies in a group, where readers would list it."""
-    return any(is_file(path / DOCUMENT) for path in (directory, *directory.parents))
+    return any(is_file(path / DOCUMENT) for path in (directory, *directory.parents) if path.name)
 
 
 def _length_before(request: Request) -> int | None:

@@ -97,7 +97,7 @@ from shardwrite.journal.rundir import (
     remove_empty,
     remove_empty_home,
 )
-from shardwrite.place.directory import run_in
+from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import CONSUMES, TOGETHER, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
 from shardwrite.seams import resolve
@@ -650,15 +650,22 @@ def remove_orphans(target: Target) -> None:
     remove_empty(target)
 
 
-def tidy_home(target: Target) -> None:
+def tidy_home(target: Target, *, is_group: bool = False) -> None:
     """Remove what is left of runs on several arrays of a hierarchy that nobody can go on with.
 
-    These are drafts of dead processes, runs that were begun and have claimed no array, and
-    directories of runs that have ended, whose arrays are all settled.
+    These are drafts of dead processes, and directories of runs that have ended, whose arrays are
+    all settled. So are runs that no array names: they have claimed none, or somebody has removed
+    all of them.
+
+    - `is_group`: whether the target may be the root of the hierarchy, or a group in it.
     """
     # The path may be that of the array's own directory, and name no hierarchy.
     homes = [state / TOGETHER for state in target.state_around(target.beside)]
-    for home in homes if target.home is None else [target.home]:
+    if target.home is not None:
+        homes = [target.home]
+    if is_group and isinstance(target.place, Directory):
+        homes.append(target.beside / TOGETHER)
+    for home in homes:
         if not is_there(home.parent):
             continue
         for path in listed(home):
@@ -672,8 +679,13 @@ def tidy_home(target: Target) -> None:
 
 
 def _is_claimed(path: Path) -> bool:
-    """Whether the plan of an array names the run whose directory this is, or may do so soon."""
+    """Whether the plan of an array names the run whose directory this is, or may do so soon.
+
+    A run has claimed all of its arrays before a process is allowed to commit.
+    """
     _, _, run = path.name.partition("-")
+    is_run = path.name.startswith("run-")
+    may_commit = is_run and bool(work_files(path, TOKEN))
     own = [part for part in listed(path) if part.name.isdecimal()]
     for part in own:
         record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
@@ -681,9 +693,9 @@ def _is_claimed(path: Path) -> bool:
             continue
         if run_in(path.parent / record.together.state / "plan.json") == run:
             return True
-        if path.name.startswith("run-") and not is_left_behind(part):
+        if is_run and not may_commit and not is_left_behind(part):
             return True
-    return False
+    return may_commit and bool(live_holders(path))
 
 
 def _remove_unclaimed(path: Path, target: Target) -> None:

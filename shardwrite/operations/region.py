@@ -19,6 +19,7 @@ from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.documents import discard_claims
 from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
 from shardwrite.journal.rundir import RunDirectory, holding, located, refuse_unfinished
+from shardwrite.journal.takeover import tidy_home
 from shardwrite.operations.keywords import (
     EraseArguments,
     PlanRegionArguments,
@@ -50,6 +51,7 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.seams import all_of
+from shardwrite.stores.looking import as_store_error
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
@@ -221,6 +223,7 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     - To give up a conversion or an upload with ``consume=True``, name its source. This is possible
       only as long as nothing was removed.
     - A scale of a volume that is not finished is given up as a whole. Nothing of it stays.
+    - What is left of a run whose arrays you have removed is removed, too.
 
     Returns
     -------
@@ -247,6 +250,9 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     target = resolve_target(call.store, call.name, call.run_dir)
     is_given_up = abandon_in_place(target) or abandon_of_wings(target, call.run_dir)
     kind = target.place.kind()
+    if kind != "array":
+        with as_store_error(str(target.beside), "cannot remove what is left in"):
+            tidy_home(target, is_group=True)
     if kind == "group" and not is_given_up:
         return _abandon_in(resolve_place(call.store, call.name), call.run_dir)
     regions = []

@@ -218,17 +218,41 @@ def test_steps_of_another_calendar(root):
 
 
 def test_what_is_not_compared(tmp_path):
-    """Names, steps in any order, and steps without a coordinate."""
-    names = np.array([f"run {n}" for n in range(30)], object)
-    mixed = np.array([3, 1, 2, *range(50)])
-    for n, times in enumerate((names, mixed)):
-        root = tmp_path / f"{n}.zarr"
-        for start, stop in ((0, 9), (9, 11), (9, 11)):
-            steps(start, stop, times=times).shardwrite.to_zarr(root, **HOW)
-        assert xr.open_zarr(root).sizes["time"] == 13
+    """Steps of which some are in the store twice, and steps without a coordinate."""
+    mixed, root = np.array([3, 1, 2, *range(50)]), tmp_path / "mixed.zarr"
+    for start, stop in ((0, 9), (9, 11), (9, 11)):
+        steps(start, stop, times=mixed).shardwrite.to_zarr(root, **HOW)
+    assert xr.open_zarr(root).sizes["time"] == 13
     for _ in range(2):
         steps(0, 5).drop_vars("time").shardwrite.to_zarr(tmp_path / "none.zarr", **HOW)
     assert xr.open_zarr(tmp_path / "none.zarr").sizes["time"] == 10
+
+
+NAMED = {
+    "text": (["b", "a"], ["c"]),
+    "objects": (np.array(["b", "a"], object), np.array(["c"], object)),
+    "bytes": ([b"b", b"a"], [b"c"]),
+    "no order": ([3, 1, 2], [0, 9]),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_steps_in_no_order_are_not_there_twice(tmp_path, kind):
+    first, then = (np.array(names) for names in NAMED[kind])
+
+    def named(names, value=1.0):
+        values = da.full(len(names), value, chunks=1)
+        return xr.Dataset({"v": ("station", values)}, {"station": names})
+
+    named(first).shardwrite.to_zarr(tmp_path / "x")
+    for names in (first[-1:], np.append(then, first[:1])):
+        with pytest.raises(SpecError, match=r"of the \d steps .* are in the store, such as"):
+            named(names, 2.0).shardwrite.to_zarr(tmp_path / "x", append_dim="station")
+    for _ in range(2):  # the same call made again
+        named(then, 3.0).shardwrite.to_zarr(tmp_path / "x", append_dim="station")
+    with xr.open_zarr(tmp_path / "x") as found:
+        assert found["station"].values.tolist() == [*first.tolist(), *then.tolist()]
+        assert found["v"].values.tolist() == [1.0] * len(first) + [3.0] * len(then)
 
 
 def test_steps_of_the_first_and_last_shard_are_read(tmp_path, monkeypatch):

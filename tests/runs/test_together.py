@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import dask
 import dask.array as da
 import numpy as np
@@ -54,6 +58,61 @@ def test_a_failure_of_one_keeps_all_unpublished(tmp_path, more, compute):
     for n, name in enumerate(NAMES):
         found = shardwrite.open_sharded(tmp_path, name)[...]
         np.testing.assert_array_equal(found, VALUES + n)
+
+
+@pytest.mark.parametrize("then", ["another call", "abandon", "abandon what is gone"])
+def test_a_run_whose_arrays_were_removed_is_removed_by_the_same_process(tmp_path, then):
+    root = tmp_path / "x"
+    with dask.config.set(scheduler="sync"), pytest.raises(ValueError, match="not this one"):
+        write(root, arrays_of(refuse))
+    assert (tmp_path / "x.shardwrite" / "together").exists()
+    shutil.rmtree(root)
+    if then == "another call":
+        write(root, [x + 1 for x in arrays_of()])
+    elif then == "abandon":
+        zarr.create_group(root)
+        assert shardwrite.abandon(root) == []
+    else:
+        with pytest.raises(shardwrite.SpecError, match="there is no"):
+            shardwrite.abandon(root)
+    assert not (tmp_path / "x.shardwrite").exists()
+
+
+def test_a_run_whose_group_was_removed_is_found_and_goes_on(tmp_path):
+    root = tmp_path / "x"
+    zarr.create_group(root)
+    with dask.config.set(scheduler="sync"), pytest.raises(ValueError, match="not this one"):
+        write(root, arrays_of(refuse))
+    shutil.rmtree(root)
+    with pytest.raises(shardwrite.JournalError, match="has not ended"):
+        shardwrite.store([VALUES], [root], names=["a"], shards=16, chunks=4, source_id="other")
+    write(root, arrays_of())
+    for n, name in enumerate(NAMES):
+        np.testing.assert_array_equal(shardwrite.open_sharded(root, name)[...], VALUES + n)
+    assert not (tmp_path / "x.shardwrite").exists()
+
+
+def test_a_run_whose_arrays_were_removed_stays_while_somebody_works_on_it(tmp_path):
+    root, begun, goes_on = tmp_path / "x", threading.Event(), threading.Event()
+
+    def wait(block):
+        if block.size:
+            begun.set()
+            assert goes_on.wait(60)
+        return block
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(write, root, arrays_of(wait))
+        try:
+            assert begun.wait(60)
+            shutil.rmtree(root)
+            with pytest.raises(shardwrite.SpecError, match="there is no"):
+                shardwrite.abandon(root)
+            assert list((tmp_path / "x.shardwrite" / "together").glob("run-*"))
+        finally:
+            goes_on.set()
+        with pytest.raises(shardwrite.ShardwriteError):
+            first.result()
 
 
 def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
