@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from shardwrite._dataclass import dataclass
@@ -806,10 +807,13 @@ def check_around(place: Place) -> None:
         )
 
 
-def warn_of_v2(target: Target) -> None:
-    """Warn that readers do not find a new array through a group of Zarr v2 above it."""
+def warn_of_v2(target: Target, kinds: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Warn that readers do not find a new array through a group of Zarr v2 above it.
+
+    - `kinds`: what stands where some of the groups should be, by label.
+    """
     for group in reversed(target.place.groups):
-        kind = group.kind_for_group()
+        kind = kinds.get(group.label) or group.kind_for_group()
         if kind == "v2 group":
             warnings.warn(
                 f"{group.label} is a group of Zarr v2, which lists no arrays of Zarr v3. Open the "
@@ -820,11 +824,14 @@ def warn_of_v2(target: Target) -> None:
             return
 
 
-def check_surroundings(target: Target, *, looks_above: bool = True) -> None:
-    """Check that a place can hold an array, whatever stands there now."""
-    place = target.place
+def check_surroundings(target: Target, *, looks_above: bool = True) -> dict[str, str]:
+    """Check that a place can hold an array, whatever stands there now.
+
+    - Returns: what stands where the groups above should be, by label.
+    """
+    place, kinds = target.place, {}
     for group in place.nodes_above if looks_above else ():
-        kind = group.kind_for_group()
+        kind = kinds[group.label] = group.kind_for_group()
         if kind == "other" and target.recovers and _has_no_files(group):
             continue  # the run whose state is lost was to make the group at its end
         if kind not in ("nothing", "group", "v2 group"):
@@ -846,6 +853,7 @@ def check_surroundings(target: Target, *, looks_above: bool = True) -> None:
     if target.place.is_link():
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
+    return kinds
 
 
 def untouched(targets: Iterable[Target]) -> frozenset[Target]:

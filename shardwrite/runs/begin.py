@@ -184,10 +184,10 @@ def _check_above(target: Target) -> None:
 
     What is left there of runs that nobody goes on with is removed.
     """
-    check_surroundings(target)
+    kinds = check_surroundings(target)
     check_around(target.place)
     check_groups_above(target.place)
-    warn_of_v2(target)
+    warn_of_v2(target, kinds)
     with as_store_error(str(target.run_path), "cannot remove what is left above"):
         tidy_home(target)
 
