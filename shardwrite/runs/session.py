@@ -224,6 +224,8 @@ class Session:
     n_reread: int = 0
     # Why shards are not written, by their ranks: what they are made of cannot be read
     bad: dict[int, CorruptShardError] = field(default_factory=dict)
+    # Why shards do not count as done, by their ranks: the storage has refused to read them
+    unread: dict[int, StoreError] = field(default_factory=dict)
     has_helpers: bool = False  # whether other processes ran tasks
     is_later: bool = False  # whether the tasks run when nobody works on the run any more
     part: PartDirectory | None = None  # where this process works, if it only writes a part
@@ -459,12 +461,22 @@ class Session:
         if errors:
             raise unreadable(errors, self._read_from)
 
+    def refuse_unread(self) -> None:
+        """Raise StoreError if a shard counts as missing only because nothing could read it.
+
+        Whoever writes shards writes such a one again. Whoever only ends a run cannot tell.
+        """
+        for rank in np.intersect1d(self.missing, [*self.unread]).tolist():
+            raise self.unread[rank]
+
     def check_written(self) -> None:
         """Check that every shard is committed that this process is to write.
 
-        - Raises IncompleteError if one is missing. What `refuse_bad` raises comes first.
+        - Raises IncompleteError if one is missing. First comes what `refuse_bad` raises, and then
+          what `refuse_unread` does.
         """
         self.refuse_bad()
+        self.refuse_unread()
         if len(self.missing):
             remedy = "run the same command again to go on"
             raise incomplete(self.job.plan.metadata, self.job.target, self.missing, remedy)
@@ -810,6 +822,7 @@ class Session:
             since = 0.0 if self.job.begun is None else file_system_time(self.work_path)
             table = inspect_shards(engine, array, ranks, deep=deep, in_full=False)
             ledger.forget(table.against(ledger.nbytes, ledger.index_crcs).all.tolist())
+            self.unread |= table.unread(self.job.target.label)
             good = ranks[ledger.is_done[ranks]]
             if self.job.begun is not None and len(good):
                 line = Checked(
