@@ -117,6 +117,9 @@ COVERED: dict[str, str] = {
     "was not asked: SLURM took {} s before; try again": (
         "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
     ),
+    "Before you make the call again, end them: scancel": (
+        f"{_SUBMIT}::test_jobs_of_a_submission_that_fails_are_named"
+    ),
     "goes with --source": f"{_RECOVER}::test_the_command",
     "has just begun, whose state lies in": f"{_GROUPS}::test_two_views_that_begin_at_once",
     "make the call that it was begun with once more, where it was begun": (
