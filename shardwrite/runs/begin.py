@@ -19,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines.local import Engine, Stopped
-from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
+from shardwrite.errors import (
+    JournalError,
+    PlanError,
+    RunEndedError,
+    SpecError,
+    StoreError,
+    text_of,
+)
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
@@ -482,8 +489,8 @@ def _open(
             tell(RUNS, logging.INFO, "this process leaves the run", run=path)
             raise
         except Exception as error:
-            told = f"failed: {type(error).__name__}: {error}"  # INFO, since the error is raised
-            tell(RUNS, logging.INFO, told, run=path)
+            # INFO, since the error is raised
+            tell(RUNS, logging.INFO, f"failed: {text_of(error)}", run=path)
             sessions[0].note_failure(error)
             raise
         finally:
