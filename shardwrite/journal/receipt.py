@@ -20,6 +20,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
 from shardwrite.journal.plan_record import SealError, check_seal, fields_in_lines, sealed
@@ -401,6 +402,15 @@ def receipt_at(place: Place) -> Receipt | None:
     except ValueError as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=path) from error
+
+
+def is_written(place: Place, run: str) -> bool:
+    """Whether a run has left its receipt in the array at a place, and the document is there, too.
+
+    Where both were written together, a power cut may have taken the document alone.
+    """
+    receipt = receipt_at(place)
+    return receipt is not None and receipt.names(run) and place.has(DOCUMENT)
 
 
 @lru_cache(maxsize=2)

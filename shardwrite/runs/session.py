@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -956,34 +956,32 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     named = [each for each in aside if not each[0].directory.record.replaces]
     for (session, _), *_ in _by_groups(named):
         session.make_groups()
-    _give_names(named)
+    for each in _by_groups(named):
+        _put_in_place(each, Session.give_name)
+        job = each[0][0].job
+        if job.durability != "none":
+            above = job.target.directory.path.parent
+            with as_store_error(str(above), "cannot make durable"):
+                fsync_directory(above)
     if len(replaced) > 1:
         for session, _ in replaced:
             session.close()
-    _hand_over(replaced)
+    for each in _by_groups(replaced):
+        _put_in_place(each, Session.hand_over)
     _publish_groups(aside)
 
 
-def _give_names(arrays: Sequence[tuple[Session, Document]]) -> None:
-    """Let arrays that were built aside, and replace none, have their names."""
-    for each in _by_groups(arrays):
-        places = [session.job.target.place for session, _ in each]
-        took = False
-        for session, _ in each:
-            took = session.give_name(None if took else places) or took
-        if session.job.durability != "none":
-            above = session.job.target.directory.path.parent
-            with as_store_error(str(above), "cannot make durable"):
-                fsync_directory(above)
+def _put_in_place(
+    arrays: Sequence[tuple[Session, Document]],
+    put: Callable[[Session, Sequence[Place] | None], bool],
+) -> None:
+    """Let arrays that were built aside, and that the same groups list, have their names.
 
-
-def _hand_over(arrays: Sequence[tuple[Session, Document]]) -> None:
-    """Let arrays that were built aside take the places of old ones."""
-    for each in _by_groups(arrays):
-        places = [session.job.target.place for session, _ in each]
-        took = False
-        for session, _ in each:
-            took = session.hand_over(None if took else places) or took
+    - `put`: `Session.give_name`, or `Session.hand_over` where old arrays stand there.
+    """
+    places, took = [session.job.target.place for session, _ in arrays], False
+    for session, _ in arrays:
+        took = put(session, None if took else places) or took
 
 
 def _by_groups(arrays: Sequence[tuple[Session, Document]]) -> list[list[tuple[Session, Document]]]:
