@@ -51,6 +51,14 @@ _UNPRINTABLE = (
 _MOST_SHOWN = 1000  # characters of a value in a message, whose remedy comes behind it
 
 
+def text_of(error: BaseException) -> str:
+    """Class and message of an error that users' code may have raised, whose text may raise, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 (the first error is the one to tell)
+        return type(error).__name__
+
+
 def redacted(text: str) -> str:
     """Text with the credentials in its URLs replaced by ``***``.
 

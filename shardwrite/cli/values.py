@@ -205,11 +205,10 @@ def _time(words: str, dtype: np.dtype[Any]) -> Any:
         return dtype.type(int(words), np.datetime_data(dtype))
     if dtype.kind == "m":
         raise ValueError(words)
-    time = np.datetime64(words)
-    found = time.astype(dtype.newbyteorder("="), casting="safe")
-    if found.astype(time.dtype) != time:  # out of the range of a finer unit
-        raise OverflowError(words)
-    return found
+    time = np.datetime64(words)  # what the dtype cannot hold of it is refused with the document
+    if np.isnat(time):
+        raise ValueError("no text")
+    return time
 
 
 class Names(Value):

@@ -163,10 +163,18 @@ def _check_of_times(name: str, variable: xarray.Variable, told: Mapping[str, Any
 
     In memory, only small integers need this: xarray would store other times in them.
     """
+    is_lazy = are_lazy_times(variable)
+    for key in OF_TIMES:
+        if is_lazy and not isinstance(told.get(key), str | None):
+            raise SpecError(
+                f"the variable {name!r} has times, and their {key} must be text",
+                field="encoding",
+                value={key: told[key]},
+                remedy="give text" + ("" if key == "calendar" else ', as "days since 2000-01-01"'),
+            )
     if not isinstance(told.get("units"), str) or stored_dtype(told) is None:
         return None
     wanted = {key: told[key] for key in (*OF_TIMES, "dtype") if told.get(key) is not None}
-    is_lazy = are_lazy_times(variable)
     if not is_lazy and (variable.dtype.kind == "O" or not _is_small(wanted["dtype"])):
         return None
     has_fill = told.get("_FillValue") is not None

@@ -55,6 +55,7 @@ from shardwrite.journal.documents import (
     has_consolidated,
     replace_document,
 )
+from shardwrite.journal.receipt import receipt_at
 from shardwrite.operations.keywords import committing
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import options_from
@@ -62,7 +63,7 @@ from shardwrite.place.base import Place, names_above
 from shardwrite.place.target import document_if_there, durability_in
 from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
-from shardwrite.runs.job import Job, RunOptions, for_new_array
+from shardwrite.runs.job import Job, RunOptions, digest_of, for_new_array
 from shardwrite.runs.reads import readers
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
@@ -439,6 +440,8 @@ def _written(call: WriteDatasetArguments) -> DatasetResult | Delayed:
         if not call.compute:
             from shardwrite.runs.delayed import as_delayed  # compute=False
 
+            runs = [(job.target.place, digest_of(job.plan, job.options.mode)) for job in jobs]
+            finish = partial(finish, runs=runs)
             later: Delayed = delayed(finish)(as_delayed(jobs, engine) if jobs else [])
             return later
         results = execute_staged(jobs, engine, call.progress) if jobs else []
@@ -479,17 +482,29 @@ def _updates(
     return jobs
 
 
+def _is_older(place: Place, digest: str) -> bool:
+    """Whether another run has changed an array since the one of a digest."""
+    receipt = receipt_at(place)
+    return receipt is not None and not receipt.ends_with(digest)
+
+
 def _finished(
     groups: _Groups,
     attributes: bool,
     durability: str | None,
     results: WriteResult | Sequence[WriteResult],
     seconds: float | None = None,
+    *,
+    runs: Sequence[tuple[Place, str]] = (),
 ) -> DatasetResult:
-    """What a call returns after its run; groups get the attributes that are given for them."""
+    """What a call returns after its run; groups get the attributes that are given for them.
+
+    - `runs`: places of arrays and digests of the runs on them, of a `Delayed`. If a newer run has
+      ended there since, nothing is changed any more.
+    """
     each = [results] if isinstance(results, WriteResult) else list(results)
     _make_empty(groups, durability)
-    if attributes:
+    if attributes and not any(_is_older(*run) for run in runs):
         _replace_attributes(groups, durability)
     took = max((result.seconds for result in each), default=0.0) if seconds is None else seconds
     return DatasetResult(

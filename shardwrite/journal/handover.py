@@ -49,7 +49,7 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.journal.receipt import receipt_at
+from shardwrite.journal.receipt import is_written, receipt_at
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Owner
 from shardwrite.place.directory import Directory, put_back
 from shardwrite.place.target import Target, check_target
@@ -132,14 +132,6 @@ def _is_new(run: Owner, place: Directory) -> bool:
     """Whether a run has written the array at a place, and has left its receipt there."""
     receipt = receipt_at(place)
     return receipt is not None and receipt.names(run.run)
-
-
-def _is_whole(run: Owner, place: Directory) -> bool:
-    """Whether an array that is built aside has its receipt, and its document, too.
-
-    Both are written together, so a power cut may have taken the document alone.
-    """
-    return _is_new(run, place) and place.has(DOCUMENT)
 
 
 def built_in(run: Owner, target: Target) -> Directory:
@@ -232,7 +224,7 @@ def hand_over(
     with as_store_error(str(place), "cannot exchange"):
         if not is_handed_over(run, target):
             with run.alone() as check:
-                if not _is_whole(run, built_in(run, target)):
+                if not is_written(built_in(run, target), run.run):
                     return False
                 if not is_there(run.path / OLD):
                     check_target(target, "w", looks_above=withdraw is not None)
@@ -268,7 +260,7 @@ def give_name_if_whole(
     """
     new = run.path / NEW
     is_withdrawn = False
-    if is_there(new) and _is_whole(run, Directory(new)):
+    if is_there(new) and is_written(Directory(new), run.run):
         is_withdrawn = give_name(run, target, durability, withdraw)
     above = target.directory.path.parent
     if durability != "none" and is_there(above):  # also if another process was killed before

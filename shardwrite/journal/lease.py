@@ -276,7 +276,8 @@ def live_holders(
                 continue  # it was given back meanwhile
             process = process_in(data) or Process()
             if (path in _held or not process.is_same(me)) and lives(process, me, age):
-                holder = Holder(process, path.stem.removeprefix("lease-"), age)
+                # The clock of a file system or of another host may be ahead of that of this host.
+                holder = Holder(process, path.stem.removeprefix("lease-"), max(0.0, age))
                 found.append(holder)
                 if age < -_ttl_of(process):
                     ahead[path] = holder

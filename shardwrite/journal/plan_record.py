@@ -41,6 +41,10 @@ _DURABILITY = one_of(*DURABILITIES)
 _HAS_PLACE = Check(lambda window: len(window.first) == len(window.counts), "shards with a place")
 
 
+class SealError(ValueError):
+    """Sealed facts are not what they were when they were sealed."""
+
+
 class EarlierVersionError(OtherVersionError):
     """A record was made by an earlier version of this package, which sealed none."""
 
@@ -192,8 +196,7 @@ class RunRecord(Intent):
         if not isinstance(found, dict):
             raise RecordError("an object", record=cls.__name__)
         check_format(found.get("format", FORMAT), FORMAT, cls.__name__)
-        if _SEAL in found and found[_SEAL] != _checksum(found):
-            raise ValueError("it does not match its checksum")
+        check_seal(found)
         if _SEAL not in found and {"run", "digest", "identity"} <= found.keys():
             raise EarlierVersionError
         own = {name: value for name, value in found.items() if name not in ("format", _SEAL)}
@@ -227,6 +230,15 @@ def fields_in_lines(facts: Mapping[str, JSON]) -> bytes:
 def sealed(facts: Mapping[str, JSON]) -> dict[str, JSON]:
     """Add a crc32c of the facts to the facts."""
     return {**facts, _SEAL: _checksum(facts)}
+
+
+def check_seal(facts: Mapping[str, JSON]) -> None:
+    """Refuse facts that have changed since they were sealed, if they were.
+
+    - Raises SealError.
+    """
+    if _SEAL in facts and facts[_SEAL] != _checksum(facts):
+        raise SealError("it does not match its checksum")
 
 
 def _checksum(facts: Mapping[str, JSON]) -> int:

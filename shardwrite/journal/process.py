@@ -65,7 +65,7 @@ class Holder:
 
     process: Process  # its identity; nothing is known if the lease is torn
     driver: str  # its name in the run
-    age_seconds: float  # age of its lease
+    age_seconds: float  # age of its lease, 0 or more
     # Why it is not known whether its job goes on; empty if it does, or nobody had to be asked
     doubt: str = ""
 
@@ -79,7 +79,7 @@ class Holder:
     @property
     def last_sign(self) -> str:
         """When it was last alive, in words."""
-        return f"last sign of life {max(0.0, self.age_seconds):.0f} s ago"
+        return f"last sign of life {self.age_seconds:.0f} s ago"
 
     def to_dict(self) -> dict[str, JSON]:
         """Return all that is known, as the field `holder` of an error."""

@@ -20,14 +20,22 @@ from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.journal.plan_record import fields_in_lines
+from shardwrite.journal.plan_record import SealError, check_seal, fields_in_lines, sealed
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Bounds, Identity
 from shardwrite.plan.partition import MAX_SHARDS
-from shardwrite.records import LaterFormatError, Record, RecordError, always, rest
+from shardwrite.records import (
+    LaterFormatError,
+    Record,
+    RecordError,
+    always,
+    check_format,
+    rest,
+)
 from shardwrite.stores.looking import parse_json, read_limit
 
 # ---- Sizes of objects as a short text
@@ -199,15 +207,21 @@ class Receipt(Record):
         """
         most_runs = read_limit() // _NBYTES_PER_RUN
         is_short = len(self.empty or ()) <= most_runs
-        return fields_in_lines((self if is_short else replace(self, empty=None)).to_dict())
+        facts = (self if is_short else replace(self, empty=None)).to_dict()
+        return fields_in_lines(sealed(facts))
 
     @classmethod
     def decode(cls, data: bytes) -> Receipt:
-        """Parse the content of a receipt file.
+        """Parse the content of a receipt file. One of an earlier version has no checksum.
 
         - Raises LaterFormatError if only a later version of this package can read the content.
+        - Raises SealError if the content has changed since it was written.
         """
-        return cls.from_dict(parse_json(data))
+        found = parse_json(data)
+        if isinstance(found, dict):
+            check_format(found.get("format"), cls._format, cls.__name__)
+            check_seal(found)
+        return cls.from_dict(found)
 
     def update(self, digest: str, identity: Identity) -> UpdateEntry | None:
         """The last finished update that wrote the same, or None.
@@ -272,6 +286,10 @@ class Receipt(Record):
         runs = [self.run] if self.digest == digest else []
         runs += [str(e.run) for e in self.updates if e.digest == digest and not e.given_up]
         return bool(runs) if run is None else run in runs
+
+    def ends_with(self, digest: str) -> bool:
+        """Whether the last run that it tells of was one of a plan."""
+        return digest == (self.updates[-1].digest if self.updates else self.digest)
 
     def names(self, run: str) -> bool:
         """Whether the receipt says that a run is complete: a write, a repair or an update."""
@@ -375,9 +393,24 @@ def receipt_at(place: Place) -> Receipt | None:
             "Install that version to check or change this array"
         )
         raise JournalError(message, path=path) from error
+    except SealError as error:
+        message = (
+            f"{path} is damaged: {error}. Put a copy back, or remove it and verify --deep. After "
+            "that nobody knows which appends are done: look at the array before you make one again"
+        )
+        raise JournalError(message, path=path) from error
     except ValueError as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=path) from error
+
+
+def is_written(place: Place, run: str) -> bool:
+    """Whether a run has left its receipt in the array at a place, and the document is there, too.
+
+    Where both were written together, a power cut may have taken the document alone.
+    """
+    receipt = receipt_at(place)
+    return receipt is not None and receipt.names(run) and place.has(DOCUMENT)
 
 
 @lru_cache(maxsize=2)

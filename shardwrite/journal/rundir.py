@@ -74,7 +74,7 @@ from shardwrite.journal.lease import CLOCK, is_left_behind, live_holders
 from shardwrite.journal.lines import ensure_current
 from shardwrite.journal.plan_record import RunRecord
 from shardwrite.journal.process import Holder
-from shardwrite.journal.receipt import Receipt, receipt_at
+from shardwrite.journal.receipt import Receipt, is_written
 from shardwrite.journal.trust import TrustedDirectory, require_trusted_run
 from shardwrite.place.base import MARKED, RECEIPT_NAME, REPORT_NAME, Place, shape_of
 from shardwrite.place.directory import Directory, run_in
@@ -214,10 +214,7 @@ class RunDirectory:
     @property
     def is_written(self) -> bool:
         """Whether the run has left its receipt in the array, which may still be built aside."""
-        place = self.place
-        receipt = receipt_at(place)
-        # Where both were written together, a power cut may have taken the document alone.
-        return receipt is not None and receipt.names(self.run) and place.has(DOCUMENT)
+        return is_written(self.place, self.run)
 
     @property
     def keeps_values(self) -> bool:

@@ -496,6 +496,8 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
         If no run was begun there, or shards are missing or damaged. The error has the keys of
         these shards and, if `n_parts` is given, the `parts` that they belong to. Also if the
         process was asked to stop while it gathered shards.
+    StoreError
+        If the storage refuses to read a shard, which may be whole. The same call goes on.
     JournalError
         If the files beside the array hold no plan that can be written in parts.
     """
@@ -517,6 +519,7 @@ def finalize(call: FinalizeArguments) -> WriteResult | list[WriteResult]:
             with Run.open([job_of(run)], engine, mode="end", trusts_journals=trusts) as joined:
                 ledger = joined.session.ledger
                 with _telling_of_all(run, engine, job_of, n_parts, ledger):
+                    joined.session.refuse_unread()
                     refuse_missing(joined.session.job, ledger, n_parts)
                 return joined.finish()[0]
         result = own.finish(n_parts, call.progress, keep_report=call.keep_report)

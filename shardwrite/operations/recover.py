@@ -470,6 +470,7 @@ class _Shards:
         job.target.place.sweep(partial(drivers_on, job.target))
         ledger = Ledger.of(array.metadata.grid, self.table)
         now = inspect_shards(engine, array, good, deep=False)
+        now.refuse_unread(job.target.label)
         differing = now.against(ledger.nbytes, ledger.index_crcs).all
         if len(differing):
             raise changed_meanwhile(array.metadata.key_of_rank(differing[0]))

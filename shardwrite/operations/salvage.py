@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 
@@ -50,7 +50,6 @@ from shardwrite.journal.neighbours import begin_passing, give_up
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import (
     end_run,
-    is_amid_end,
     list_before,
     present_listed,
     recover_changes,
@@ -63,6 +62,7 @@ from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
+from shardwrite.runs.begin import ended_or
 from shardwrite.runs.old_shards import OldShards
 from shardwrite.runs.result import updated_receipt
 from shardwrite.seams import resolve
@@ -267,7 +267,7 @@ def salvage_shards(
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
     try:
-        with _ended_or(directory), taking_part(directory.shared, driver := _name()):
+        with ended_or(directory), taking_part(directory.shared, driver := _name()):
             known = OldShards.of(target, metadata)
             salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
@@ -326,19 +326,6 @@ def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: 
         source_dtype=part.dtype,
         exists=True,
     )
-
-
-@contextlib.contextmanager
-def _ended_or(directory: RunDirectory) -> Iterator[None]:
-    """Turn a `StoreError` into a `RunEndedError` if another process has ended the run meanwhile."""
-    try:
-        yield
-    except StoreError as error:
-        if not directory.has_ended or is_amid_end(directory, error):
-            raise
-        raise RunEndedError(
-            "another process has ended this salvage", path=str(directory.path)
-        ) from error
 
 
 def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:

@@ -125,6 +125,7 @@ class ArraysInParts:
                 trusts = trusts_journals
                 with Run.open(jobs, self.engine, mode="end", trusts_journals=trusts) as joined:
                     for number, session in zip(runs, joined.sessions, strict=True):
+                        session.refuse_unread()
                         with self._collecting(number):
                             among = stretches[number]
                             refuse_missing(session.job, session.ledger, n_parts, among)

@@ -79,6 +79,7 @@ _OF_XARRAY = "__xarray_dataarray_variable__"
 """Name that xarray gives to a DataArray without a name, although Zarr reserves such names."""
 
 _MAX_NAME_NBYTES = 255 - len(CONVERSION_SUFFIX)
+_MOST_PARTS = 250  # of a name; paths of run state, and keys in Azure, take few more
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,7 +538,7 @@ def refuse_names(
 
 
 def _check_name(name: Any) -> None:
-    """Refuse a name of an array that is not a relative path of plain names."""
+    """Refuse a name of an array that is not a relative path of plain names, and of not too many."""
     if (
         not isinstance(name, str)
         or _SCHEME.match(name)
@@ -549,6 +550,14 @@ def _check_name(name: Any) -> None:
             # Options of a store that stand in this place may be credentials.
             value=type(name).__name__ if isinstance(name, Mapping) else name,
             remedy='give for instance "images/raw"',
+        )
+    n_parts = name.count("/") + 1
+    if n_parts > _MOST_PARTS:  # looks at groups take time that grows with the square
+        raise SpecError(
+            f"it has {n_parts:,} parts",
+            field="name",
+            value=name,
+            remedy=f"give one of at most {_MOST_PARTS} parts",
         )
 
 

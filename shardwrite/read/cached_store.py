@@ -249,8 +249,7 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None
     ) -> Buffer | None:
         """What the store gives; of a web server that knows no ranges, a part of the whole."""
-        if isinstance(self._store, ObjectStore):
-            check_process()
+        self._check_process()
         try:
             return await super().get(key, prototype, byte_range)
         except if_loaded("obstore.exceptions", "NotSupportedError"):
@@ -327,6 +326,7 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         FileNotFoundError
             If the object is missing.
         """
+        self._check_process()
         return await self._store.getsize(key)
 
     async def getsize_prefix(self, prefix: str) -> int:
@@ -342,7 +342,13 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         int
             Their size together, in bytes.
         """
+        self._check_process()
         return await self._store.getsize_prefix(prefix)
+
+    def _check_process(self) -> None:
+        """Refuse the child of a fork; see `check_process`."""
+        if isinstance(self._store, ObjectStore):
+            check_process()
 
     @property
     def _supports_sync_io(self) -> bool:
@@ -424,6 +430,25 @@ class CachedStore(WrapperStore[AnyZarrStore]):
             with reader:
                 raise changed_meanwhile(seen.key)
         return reader
+
+
+def _in_this_process(name: str) -> Any:
+    """A method of stores that the child of a fork may not call; see `check_process`."""
+    method = getattr(WrapperStore, name)
+
+    def called(self: CachedStore, *arguments: Any, **keywords: Any) -> Any:
+        self._check_process()
+        return method(self, *arguments, **keywords)
+
+    called.__name__, called.__doc__ = name, f"See :meth:`zarr.abc.store.Store.{name}`."
+    return called
+
+
+for _name in (
+    *("exists", "is_empty", "list", "list_dir", "list_prefix"),
+    *("set", "set_if_not_exists", "_set_many", "delete", "delete_dir", "clear"),
+):
+    setattr(CachedStore, _name, _in_this_process(_name))
 
 
 def _read(reader: ObjectReader, start: int, nbytes: int) -> bytes:

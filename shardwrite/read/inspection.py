@@ -180,12 +180,19 @@ class ShardTable:
         self.problems += part.problems
         self.errnos |= part.errnos
 
+    def unread(self, label: str) -> dict[int, StoreError]:
+        """Errors of the shards that the storage has refused to read, by rank; none need be bad."""
+        text = f"shards of {label} cannot be looked at: "
+        return {
+            rank: StoreError(text + message, key=label, errno=self.errnos[rank])
+            for rank, message in self.problems
+            if rank in self.errnos
+        }
+
     def refuse_unread(self, label: str) -> None:
         """Raise StoreError if the storage has refused to read a shard, which need not be bad."""
-        for rank, message in self.problems:
-            if rank in self.errnos:
-                text = f"shards of {label} cannot be looked at: {message}"
-                raise StoreError(text, key=label, errno=self.errnos[rank])
+        for error in self.unread(label).values():
+            raise error
 
     def refuse_bad(self, label: str) -> None:
         """Raise as `refuse_unread` does, and CorruptShardError if a shard is bad."""

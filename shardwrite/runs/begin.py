@@ -19,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines.local import Engine, Stopped
-from shardwrite.errors import JournalError, PlanError, RunEndedError, SpecError, StoreError
+from shardwrite.errors import (
+    JournalError,
+    PlanError,
+    RunEndedError,
+    SpecError,
+    StoreError,
+    text_of,
+)
 from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
@@ -434,12 +441,12 @@ def _refuse_other_plan(job: Job, directory: RunDirectory) -> None:
 @contextlib.contextmanager
 def _going_on(directory: RunDirectory) -> Iterator[None]:
     """Name the run in errors of the storage, unless it has ended in the meantime."""
-    with _ended_or(directory), as_store_error(str(directory.path), "cannot go on with"):
+    with ended_or(directory), as_store_error(str(directory.path), "cannot go on with"):
         yield
 
 
 @contextlib.contextmanager
-def _ended_or(directory: RunDirectory) -> Iterator[None]:
+def ended_or(directory: RunDirectory) -> Iterator[None]:
     """Turn an error of the storage into `RunEndedError` if the run has ended in the meantime."""
     try:
         yield
@@ -474,7 +481,7 @@ def _open(
         Session(job, directory, driver, Ledger(job.plan.metadata.grid), part=part)
         for job, directory in zip(jobs, directories, strict=True)
     ]
-    with _ended_or(directories[0]), taking_part(path, driver, own):
+    with ended_or(directories[0]), taking_part(path, driver, own):
         try:
             sessions[0].make_parts()  # for all of them
             yield sessions
@@ -482,8 +489,8 @@ def _open(
             tell(RUNS, logging.INFO, "this process leaves the run", run=path)
             raise
         except Exception as error:
-            told = f"failed: {type(error).__name__}: {error}"  # INFO, since the error is raised
-            tell(RUNS, logging.INFO, told, run=path)
+            # INFO, since the error is raised
+            tell(RUNS, logging.INFO, f"failed: {text_of(error)}", run=path)
             sessions[0].note_failure(error)
             raise
         finally:

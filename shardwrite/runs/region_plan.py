@@ -194,7 +194,8 @@ def region_plan(
         axis = None
         parsed = as_region(region, metadata.grid.shape)
         box, source = parsed.box, fitted(source, parsed, metadata.grid.shards)
-    if not box.size:
+    # An append to an array that has another axis of length 0 only makes it longer.
+    if not (box.size if axis is None else source.shape[axis]):
         raise SpecError(
             "holds no elements",
             field="region",

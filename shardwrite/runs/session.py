@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -224,6 +224,8 @@ class Session:
     n_reread: int = 0
     # Why shards are not written, by their ranks: what they are made of cannot be read
     bad: dict[int, CorruptShardError] = field(default_factory=dict)
+    # Why shards do not count as done, by their ranks: the storage has refused to read them
+    unread: dict[int, StoreError] = field(default_factory=dict)
     has_helpers: bool = False  # whether other processes ran tasks
     is_later: bool = False  # whether the tasks run when nobody works on the run any more
     part: PartDirectory | None = None  # where this process works, if it only writes a part
@@ -459,12 +461,22 @@ class Session:
         if errors:
             raise unreadable(errors, self._read_from)
 
+    def refuse_unread(self) -> None:
+        """Raise StoreError if a shard counts as missing only because nothing could read it.
+
+        Whoever writes shards writes such a one again. Whoever only ends a run cannot tell.
+        """
+        for rank in np.intersect1d(self.missing, [*self.unread]).tolist():
+            raise self.unread[rank]
+
     def check_written(self) -> None:
         """Check that every shard is committed that this process is to write.
 
-        - Raises IncompleteError if one is missing. What `refuse_bad` raises comes first.
+        - Raises IncompleteError if one is missing. First comes what `refuse_bad` raises, and then
+          what `refuse_unread` does.
         """
         self.refuse_bad()
+        self.refuse_unread()
         if len(self.missing):
             remedy = "run the same command again to go on"
             raise incomplete(self.job.plan.metadata, self.job.target, self.missing, remedy)
@@ -810,6 +822,7 @@ class Session:
             since = 0.0 if self.job.begun is None else file_system_time(self.work_path)
             table = inspect_shards(engine, array, ranks, deep=deep, in_full=False)
             ledger.forget(table.against(ledger.nbytes, ledger.index_crcs).all.tolist())
+            self.unread |= table.unread(self.job.target.label)
             good = ranks[ledger.is_done[ranks]]
             if self.job.begun is not None and len(good):
                 line = Checked(
@@ -943,34 +956,32 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
     named = [each for each in aside if not each[0].directory.record.replaces]
     for (session, _), *_ in _by_groups(named):
         session.make_groups()
-    _give_names(named)
+    for each in _by_groups(named):
+        _put_in_place(each, Session.give_name)
+        job = each[0][0].job
+        if job.durability != "none":
+            above = job.target.directory.path.parent
+            with as_store_error(str(above), "cannot make durable"):
+                fsync_directory(above)
     if len(replaced) > 1:
         for session, _ in replaced:
             session.close()
-    _hand_over(replaced)
+    for each in _by_groups(replaced):
+        _put_in_place(each, Session.hand_over)
     _publish_groups(aside)
 
 
-def _give_names(arrays: Sequence[tuple[Session, Document]]) -> None:
-    """Let arrays that were built aside, and replace none, have their names."""
-    for each in _by_groups(arrays):
-        places = [session.job.target.place for session, _ in each]
-        took = False
-        for session, _ in each:
-            took = session.give_name(None if took else places) or took
-        if session.job.durability != "none":
-            above = session.job.target.directory.path.parent
-            with as_store_error(str(above), "cannot make durable"):
-                fsync_directory(above)
+def _put_in_place(
+    arrays: Sequence[tuple[Session, Document]],
+    put: Callable[[Session, Sequence[Place] | None], bool],
+) -> None:
+    """Let arrays that were built aside, and that the same groups list, have their names.
 
-
-def _hand_over(arrays: Sequence[tuple[Session, Document]]) -> None:
-    """Let arrays that were built aside take the places of old ones."""
-    for each in _by_groups(arrays):
-        places = [session.job.target.place for session, _ in each]
-        took = False
-        for session, _ in each:
-            took = session.hand_over(None if took else places) or took
+    - `put`: `Session.give_name`, or `Session.hand_over` where old arrays stand there.
+    """
+    places, took = [session.job.target.place for session, _ in arrays], False
+    for session, _ in arrays:
+        took = put(session, None if took else places) or took
 
 
 def _by_groups(arrays: Sequence[tuple[Session, Document]]) -> list[list[tuple[Session, Document]]]:

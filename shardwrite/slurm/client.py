@@ -99,6 +99,23 @@ def max_array_size() -> int:
     return int(found[1])
 
 
+@contextlib.contextmanager
+def telling_of(ids: Sequence[str]) -> Iterator[None]:
+    """Have an error of the block name jobs that are in the queue, because nothing else does then.
+
+    - `ids`: the jobs; it may grow in the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        if ids:
+            error.add_note(
+                f"These jobs are in the queue: {', '.join(ids)}. Before you make the call again, "
+                f"end them: scancel {' '.join(ids)}"
+            )
+        raise
+
+
 def submit_chain(
     array: Path, finalize: Path, tasks: str = "", n_rounds: int = 1
 ) -> tuple[list[str], str]:
@@ -113,11 +130,12 @@ def submit_chain(
     """
     directory = array.parent
     ids: list[str] = []
-    for script in [*[array] * n_rounds, finalize]:
-        some = [f"--array={tasks}"] if tasks and not ids else []
-        after = [f"--dependency=afterany:{ids[-1]}"] if ids else []
-        said = _run(["sbatch", "--parsable", *some, *after, script.name], directory)
-        ids.append(said.strip().split(";")[0])
+    with telling_of(ids):
+        for script in [*[array] * n_rounds, finalize]:
+            some = [f"--array={tasks}"] if tasks and not ids else []
+            after = [f"--dependency=afterany:{ids[-1]}"] if ids else []
+            said = _run(["sbatch", "--parsable", *some, *after, script.name], directory)
+            ids.append(said.strip().split(";")[0])
     return ids[:-1], ids[-1]
 
 

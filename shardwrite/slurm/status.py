@@ -247,8 +247,7 @@ class _Look:
             done_nbytes=int(sizes[ledger.is_done].sum()),
             nbytes_per_second=sum(speeds.values()),
             n_writers=len(alive) if counts else 0,
-            # A clock of a file system or of another host may be ahead of that of this host.
-            last_sign_seconds=min((max(0.0, h.age_seconds) for h in self.holders), default=None),
+            last_sign_seconds=min((holder.age_seconds for holder in self.holders), default=None),
             stragglers=[f"{who}, {human(speed)}/s" for who, speed in slow],
             failures=_failures(past, alive, states, counts=counts),
             n_parts=known.n_parts,

@@ -32,11 +32,18 @@ from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.abc.store import Store as AnyZarrStore
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
+from zarr.storage import (
+    FsspecStore,
+    LocalStore,
+    MemoryStore,
+    ObjectStore,
+    StorePath,
+    WrapperStore,
+)
 
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import READ_GAP, READ_REQUEST, value_of
-from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
+from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError, text_of
 from shardwrite.stores.base import (
     Capability,
     ObjectReader,
@@ -342,6 +349,7 @@ class ZarrStore(WholeStore):
         self._given = capabilities
         self._seconds = timeout_seconds
         self._pid, self._kind = os.getpid(), kind_of(store)
+        self._is_of_obstore = _is_of_obstore(store)
         # Whether it has answered a request for a range with bytes; False if it cannot
         self._has_ranges: bool | None = None
         can = self._kind.capabilities if capabilities is None else frozenset(capabilities)
@@ -518,6 +526,10 @@ class ZarrStore(WholeStore):
 
     def _run(self, name: str, doing: str, call: Callable[[Kind], Coroutine[Any, Any, T]]) -> T:
         """Wait for a call; whatever it raises becomes a `StoreError`."""
+        if self._is_of_obstore:
+            from shardwrite.stores.bucket import check_process  # which most stores do not need
+
+            check_process()
         try:
             return _loop.run(call(self._connected()), self._seconds)
         except ShardwriteError:
@@ -526,10 +538,8 @@ class ZarrStore(WholeStore):
             number = error.errno if isinstance(error, OSError) else None
             if isinstance(error, TimeoutError):
                 number = errno.ETIMEDOUT
-            reason = f"{type(error).__name__}: {error}"
-            raise StoreError(
-                f"cannot {doing} {name!r}: {reason}", key=name, errno=number
-            ) from error
+            message = f"cannot {doing} {name!r}: {text_of(error)}"
+            raise StoreError(message, key=name, errno=number) from error
 
     def _connected(self) -> Kind:
         """The store, open and connected in this process."""
@@ -548,6 +558,13 @@ def _rebuild(
     prefix: str,
 ) -> ZarrStore:
     return ZarrStore(store, capabilities, timeout_seconds=seconds).at(prefix.removesuffix("/"))
+
+
+def _is_of_obstore(store: AnyZarrStore) -> bool:
+    """Whether obstore makes the requests of a store, which may lie in others that wrap it."""
+    while isinstance(store, WrapperStore):
+        store = store._store  # noqa: SLF001 (zarr-python has no other way to it)
+    return isinstance(store, ObjectStore)
 
 
 def _digest(data: memoryview) -> tuple[int, bytes]:

@@ -228,6 +228,7 @@ def whole_spool(
     - Raises RunEndedError if the run has ended in the meantime.
     """
     with Run.open([job], engine, mode=mode) as run:
+        run.session.refuse_unread()
         refuse_missing(job, run.session.ledger, n_parts)
         yield _chunks_in(run.session)
 

@@ -592,6 +592,48 @@ def test_it_is_begun_now_and_computed_later(both):
     check(both.ours, steps(0, 15, run="later"))
 
 
+def test_attributes_of_an_older_call_do_not_come_back_when_it_is_computed_again(tmp_path):
+    """Its run has ended, so nothing is written; a newer call has given others since."""
+
+    def some(start, stop, of):
+        return steps(start, stop, of=of)[["w"]].reset_coords(drop=True)
+
+    def attributes():
+        return [zarr.open_group(tmp_path / key).attrs["of"] for key in "xy"]
+
+    older = []
+    for key in "xy":
+        some(0, 10, "first").shardwrite.to_zarr(tmp_path / key, **SIZES)
+        later = {"append_dim": "time", "compute": False}
+        older.append(some(10, 15, "older").shardwrite.to_zarr(tmp_path / key, **later))
+    dask.compute(*older)
+    assert attributes() == ["older", "older"]
+    some(15, 20, "newer").shardwrite.to_zarr(tmp_path / "x", append_dim="time")
+    zarr.open_group(tmp_path / "y").attrs.put({"of": "it was killed before its attributes"})
+    dask.compute(*older)
+    assert attributes() == ["newer", "older"]
+
+
+@pytest.mark.parametrize("names", ["ab", "a"])
+def test_an_array_with_an_axis_without_elements_grows(tmp_path, names):
+    def some(start, stop):
+        n = stop - start
+        empty = ("time", "x"), da.zeros((n, 0), chunks=4, dtype="f4")
+        ds = xr.Dataset({"a": empty, "b": ("time", np.arange(start, stop))})[[*names]]
+        return ds if names == "a" else ds.assign_coords(time=HOURS[start:stop])
+
+    for start, stop in ((0, 3), (3, 5)):
+        for _ in range(2 if start and names == "ab" else 1):  # made again, it is made once
+            how = {"append_dim": "time", "source_id": "same"} if start else {}
+            some(start, stop).shardwrite.to_zarr(tmp_path / "ours", **how)
+        how = {"append_dim": "time"} if start else {"zarr_format": 3}
+        some(start, stop).compute().to_zarr(tmp_path / "theirs", **how)
+    with xr.open_zarr(tmp_path / "ours") as ours, xr.open_zarr(tmp_path / "theirs") as theirs:
+        assert ours.sizes["time"] == 5
+        xr.testing.assert_identical(ours.load(), theirs.load())
+    assert shardwrite.verify(tmp_path / "ours", name="a", deep=True).is_good
+
+
 @pytest.mark.long
 def test_plans(both):
     plan = steps(10, 15).shardwrite.plan(both.ours, append_dim="time")

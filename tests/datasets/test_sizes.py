@@ -217,6 +217,13 @@ def lazily(dtype):
 
 
 TIMES = np.array(["2000-01-02"], "M8[ns]")
+
+
+def lazy_times(**encoding):
+    values = da.ones(3).map_blocks(never, dtype=TIMES.dtype, meta=TIMES[:0])
+    return xr.Variable("x", values, {}, encoding)
+
+
 BAD = {
     "objects": (
         lambda: xr.Dataset({"ok": 1, "v": (("t", "x"), lazily(object))}),
@@ -277,6 +284,16 @@ BAD = {
     "units of times that are no text": (
         lambda: xr.Dataset({"v": ("x", TIMES, {}, {"units": 5, "dtype": "i4"})}),
         "cannot write 'v'.*expected string",
+    ),
+    "units of lazy times that are no text": (
+        lambda: xr.Dataset({"v": lazy_times(units=5, dtype="i4")}),
+        "encoding=.*'v' has times, and their units must be text; give text",
+    ),
+    "a calendar of lazy times that is no text": (
+        lambda: xr.Dataset(
+            {"v": lazy_times(units="days since 2000-01-01", dtype="i4", calendar=5)}
+        ),
+        "encoding=.*'v' has times, and their calendar must be text",
     ),
     "several levels": (
         lambda: (

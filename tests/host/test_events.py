@@ -145,6 +145,23 @@ def test_without_pauses_nothing_is_tried_again(tmp_path, log):
     assert not [r for r in log.records if r.levelno == logging.WARNING]
 
 
+class WordlessError(Exception):
+    def __str__(self):
+        raise RuntimeError("an error without words")
+
+
+def test_an_error_whose_text_fails_is_raised_all_the_same(tmp_path, log):
+    def failing(_):
+        raise WordlessError
+
+    x = source()
+    bad = x.map_blocks(failing, dtype=x.dtype, meta=np.empty((0, 0), dtype=x.dtype))
+    with pytest.raises(WordlessError):
+        shardwrite.to_sharded_zarr(bad, tmp_path / "x", **LAYOUT)
+    assert "failed: WordlessError" in told(log, "runs")
+    shardwrite.to_sharded_zarr(x, tmp_path / "x", **LAYOUT)
+
+
 def test_a_run_that_is_given_up_is_told(tmp_path, log):
     x = source()
     shardwrite.to_sharded_zarr(x, tmp_path / "x", **LAYOUT)

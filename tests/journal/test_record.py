@@ -124,6 +124,7 @@ def test_records_and_receipts_of_the_tree_before_the_rebuild_are_kept_to_the_byt
 
 def assert_receipt_kept(data: bytes) -> None:
     written = json.loads(Receipt.decode(data).encode())
+    del written["crc32c"]  # which those trees did not write
     assert json.dumps(written, indent=1).encode() == data
 
 

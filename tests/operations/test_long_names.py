@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import dask.array as da
 import numpy as np
@@ -11,7 +12,7 @@ import zarr
 from tiers import some
 
 import shardwrite
-from shardwrite import FixedOrder, ShardwriteError, ShardWriter, UInt64Shards
+from shardwrite import FixedOrder, ShardwriteError, ShardWriter, SpecError, UInt64Shards
 
 ONES = np.ones((8, 8))
 LAYOUT = {"shards": 4, "chunks": 2}
@@ -138,3 +139,14 @@ def test_long_paths(tmp_path, name):
         worked.append(call_at(directory / "x", name, tmp_path / f"made {n}"))
     assert worked[0]
     assert not worked[-1]
+
+
+def test_a_name_of_too_many_parts_is_refused_at_once(tmp_path):
+    """Each part is a group, and each is looked at for the state of each below it."""
+    names = ["/".join("a" * n) for n in (251, 2_000)]
+    start = time.process_time()
+    for name in names:
+        with pytest.raises(SpecError, match=r"it has [\d,]+ parts; give one of at most 250 parts"):
+            da.from_array(ONES).to_sharded_zarr(tmp_path / "x", name=name, **LAYOUT)
+    assert time.process_time() - start < 1
+    assert not any(tmp_path.iterdir())

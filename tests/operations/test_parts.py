@@ -4,6 +4,7 @@ themselves."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 import dask
@@ -17,7 +18,7 @@ from helpers import without_receipts
 import shardwrite
 from shardwrite.cli.previews import preview_part
 from shardwrite.engines import LocalEngine
-from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
+from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError, StoreError
 from shardwrite.host import resources
 from shardwrite.operations import parts
 
@@ -127,6 +128,54 @@ def test_finalize_looks_at_shards_and_the_same_part_heals_them(tmp_path, x, harm
     assert again.n_shards - again.n_resumed_shards == 1
     shardwrite.finalize(path, n_parts=5)
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], VALUES)
+
+
+@pytest.mark.parametrize("which", [{}, {"names": ["x", "y"]}], ids=["alone", "several"])
+def test_a_shard_that_cannot_be_read_is_no_missing_one(tmp_path, x, monkeypatch, which):
+    """Nobody can tell whether it is whole, so nothing is published, and no part is told."""
+    several = which.get("names", [])
+    source = [x] * len(several) or x
+    plan = shardwrite.plan(x, **KEYWORDS)
+    shardwrite.prepare(source, tmp_path / "all", [plan] * len(several) or plan, **which)
+    shardwrite.write_part(source, tmp_path / "all", 0, 1, **which)
+    path = tmp_path / "all" / "".join(several[-1:])
+    real, is_away = os.pread, True
+
+    def pread(descriptor, nbytes, offset):
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if is_away and name == str(path / "c/11/11"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(descriptor, nbytes, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"cannot be looked at: .*c/11/11") as caught:
+            shardwrite.finalize(tmp_path / "all", n_parts=1, **which)
+        assert caught.value.errno == errno.ESTALE
+        assert not (path / "zarr.json").exists()
+    is_away = False
+    shardwrite.finalize(tmp_path / "all", n_parts=1, **which)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], VALUES)
+
+
+def test_a_part_writes_again_what_it_cannot_read(tmp_path, x, monkeypatch):
+    path, real = tmp_path / "x", os.pread
+    shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
+    shardwrite.write_part(x, path, 0, 1)
+    bad = os.stat(path / "c/3/4").st_ino
+
+    def pread(descriptor, nbytes, offset):
+        if os.fstat(descriptor).st_ino == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, nbytes, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with pytest.raises(StoreError, match="cannot be looked at"):
+        shardwrite.finalize(path)
+    os.utime(path / "c/3/4")  # else it counts as checked within a day
+    again = shardwrite.write_part(x, path, 0, 1)
+    assert again.n_shards - again.n_resumed_shards == 1
+    shardwrite.finalize(path)
 
 
 def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):

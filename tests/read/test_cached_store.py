@@ -300,25 +300,36 @@ def test_it_is_pickled_without_what_is_kept(tmp_path):
     assert (zarr.open_array(pickle.loads(data), mode="r")[SECOND] == VALUES[SECOND]).all()
 
 
-def test_a_child_of_a_fork_is_refused_rather_than_left_waiting(tmp_path):
+@pytest.mark.parametrize(
+    "call",
+    [
+        "array[:]",
+        "array.nbytes_stored()",
+        "array.store.list_dir('c')",
+        "asyncio.run(array.store.exists('c'))",
+        "asyncio.run(array.store.delete('c'))",
+    ],
+)
+def test_a_child_of_a_fork_is_refused_rather_than_left_waiting(tmp_path, call):
     shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
     program = """
-import os, signal, sys
+import asyncio, os, signal, sys
 import zarr
 from obstore.store import LocalStore
 from shardwrite import CachedStore, StoreError
 array = zarr.open_array(CachedStore(LocalStore(sys.argv[1])), mode="r")
+array[:]
 child = os.fork()
 if child == 0:
     signal.alarm(20)
     try:
-        array[:]
+        eval(sys.argv[2])
     except StoreError as error:
         os._exit(0 if "forked" in str(error) else 3)
     os._exit(4)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    subprocess.run([*python(), "-c", program, tmp_path / "x"], check=True)
+    subprocess.run([*python(), "-c", program, tmp_path / "x", call], check=True)
 
 
 def test_dask_and_xarray_read_by_it(place):

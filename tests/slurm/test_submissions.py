@@ -3,6 +3,7 @@ refused, noted and told."""
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ import seams
 from helpers import printed
 
 import shardwrite
+from shardwrite import StoreError
 from shardwrite.cli.jobs import absolute
 from shardwrite.slurm import jobs
 from shardwrite.slurm.notes import record_jobs
@@ -161,6 +163,31 @@ def test_a_second_submission_is_refused_until_the_first_has_ended(cluster):
     found = seams.status_of("x.zarr")
     assert {job["id"] for job in found.jobs} == {"43", "44"}
     assert found.n_parts == 4
+
+
+@pytest.mark.parametrize("harm", ["no note", "one is refused"])
+def test_jobs_of_a_submission_that_fails_are_named(cluster, harm):
+    def refuse(*_):
+        raise StoreError("the disk is full", key="x", errno=errno.ENOSPC)
+
+    sbatch = cluster / "bin" / "sbatch"
+    good = sbatch.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        if harm == "no note":
+            patch.setattr("shardwrite.slurm.notes.write_note", refuse)
+            ids, told, code = ["41", "42"], "the disk is full", 75
+        else:
+            sbatch.write_text(good.replace("\n", f"\n[ ! -e {cluster}/last ] || exit 7\n", 1))
+            ids, told, code = ["41"], "exit code 7", 1
+        said = submit("x.zarr", "--json", code=code)
+    assert told in said
+    assert f"These jobs are in the queue: {', '.join(ids)}." in said
+    sbatch.write_text(good)
+    remedy = said.splitlines()[-1].partition("end them: ")[2]
+    assert remedy == f"scancel {' '.join(ids)}"
+    subprocess.run(shlex.split(remedy), check=True)
+    assert not [*(cluster / "queue").iterdir()]
+    assert f"job array {int(ids[-1]) + 1} of 4 tasks" in submit("x.zarr")
 
 
 def test_resubmit_refuses(cluster):

@@ -13,6 +13,7 @@ import threading
 
 import cloudpickle
 import numpy as np
+import obstore
 import pytest
 import zarr
 import zarr.storage
@@ -154,6 +155,22 @@ def test_a_process_that_was_forked_makes_its_own_loop(tmp_path):
             os._exit(4)
     assert os.waitpid(child, 0)[1] == 0
     assert store.open("c/1").read(0, 5) == b"child"
+
+
+def test_a_store_that_wraps_one_of_obstore_refuses_the_child_of_a_fork(tmp_path):
+    inner = zarr.storage.ObjectStore(obstore.store.LocalStore(tmp_path))
+    store = ZarrStore(zarr.storage.LoggingStore(zarr.storage.WrapperStore(inner)))
+    assert store.open("c/0") is None
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # rather than wait for threads that are not here
+        try:
+            store.open("c/0")
+        except StoreError as error:
+            os._exit(0 if "forked" in str(error) else 3)
+        finally:
+            os._exit(4)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_lock_held_by_another_thread_at_the_fork_does_not_stop_the_child(tmp_path):
