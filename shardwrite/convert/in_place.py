@@ -153,11 +153,11 @@ def convert_in_place(
             abandon_in_place(tree.place)
         return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
     path = _check(tree, call)
-    refuse_loss_of([source for _, source in tree.arrays], call)
+    refuse_loss_of(tree, call)
     level = Target(tree.place, path).durability(call.run.durability)
     if call.run.restart:
         abandon_in_place(tree.place)
-    drops = call.wanted.options.drop_empty
+    drops = call.wanted.drop_empty
     with InPlace.begun(path, {one.name: one.digest(drop_empty=drops) for one in made}) as work:
         if not work.is_fresh and work.is_new:
             _finish(work)
@@ -316,7 +316,7 @@ def _compare(one: NamedConversion, new: Path, call: ConversionCall) -> None:
     """Compare a new array with the old one; encoded chunks, or values if these were encoded."""
     source = one.planned.source
     against: Any = source.label
-    if call.wanted.options.drop_empty:
+    if call.wanted.drop_empty:
         against = by_inner_chunks(source.array)
     report = verify_opened(open_begun(str(new), one.name or None), against=against)
     if not report.is_good:
