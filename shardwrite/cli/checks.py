@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 import shardwrite
-from shardwrite.cli.common import command, engine_of, looking_at, open_to_write, open_written
+from shardwrite.cli.common import command, engine_of, looking_at, open_as_dask, open_to_write
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
     SOURCE_NAMES,
@@ -91,7 +91,7 @@ def _compared(against: str, options: dict[str, Any]) -> Any:
         with contextlib.suppress(SpecError):
             stored_at(place_of(against))
             return against
-    return open_written(against, options)
+    return open_as_dask(against, options)[0]
 
 
 def check(
@@ -113,9 +113,10 @@ def check(
 
 
 def tell_written(
-    result: shardwrite.WriteResult, report: shardwrite.Report | None, *, as_json: bool
+    result: shardwrite.WriteResult, array: str, name: str | None, *, checks: bool, as_json: bool
 ) -> None:
-    """Print what was written and the report on it, if there is one; exit if that is not good."""
+    """Print what was written and the report on it, if it is checked; exit if that is not good."""
+    report = check(array, name, deep=True, quiet=as_json) if checks else None
     if as_json:
         told = {**result.to_dict(), **({"verify": report.to_dict()} if report else {})}
         echo(json.dumps(told, indent=2))
@@ -213,7 +214,7 @@ def repair(
     with engine_of(options):
         done = shardwrite.repair(
             array,
-            open_written(x, source) if x and not dry_run else None,
+            open_as_dask(x, source)[0] if x and not dry_run else None,
             deep=not shallow,
             compare=compare,
             progress=not as_json,

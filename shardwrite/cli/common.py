@@ -40,7 +40,6 @@ from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 if TYPE_CHECKING:  # few commands open an array or a source
     from shardwrite.operations.verify import Opened
     from shardwrite.plan.plan import Plan
-    from shardwrite.runs.source_array import SourceArray
     from shardwrite.sources.base import Source
 
 
@@ -147,18 +146,6 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
     return x if as_source else SourceArray(x, opened.metadata), identity or opened.identity
 
 
-def open_written(source: str, options: dict[str, Any]) -> SourceArray:
-    """Open the source of an array that exists, and keep what it says besides its values.
-
-    The source options are removed from `options`.
-    """
-    from shardwrite.runs.source_array import SourceArray
-
-    del options["source_id"]
-    opened = _opened(source, options)
-    return SourceArray(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
-
-
 def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
     """Open a source as `open_as_dask` does, and describe the new array as the source is described.
 
@@ -212,8 +199,20 @@ def check_sources(sources: Sequence[str], several: Sequence[str | None] | None) 
 
 def _as_given(opened: Source, options: dict[str, Any], *, as_source: bool) -> Any:
     """The source itself or a dask array of it; see `open_as_dask`."""
+    from shardwrite.read.source import as_dask
+
     chunks = options.pop("source_chunks")
-    return opened if as_source and chunks is None else _in_chunks(opened, chunks)
+    if as_source and chunks is None:
+        return opened
+    try:
+        return as_dask(opened, chunks)
+    except SpecError as error:
+        raise SpecError(
+            error.message,
+            field="source_chunks",
+            value=chunks,
+            remedy="give for instance 64, or 64,64,32, or auto",
+        ) from None
 
 
 def _opened(source: str, options: dict[str, Any]) -> Source:
@@ -233,21 +232,6 @@ def _opened(source: str, options: dict[str, Any]) -> Source:
             "no such file or directory", field="source", value=source, remedy="check the path"
         ) from None
     return decoded(opened) if is_decoded else opened
-
-
-def _in_chunks(source: Source, chunks: Any) -> Any:
-    """A source as a dask array, in chunks that a user may have given."""
-    from shardwrite.read.source import as_dask
-
-    try:
-        return as_dask(source, chunks)
-    except SpecError as error:
-        raise SpecError(
-            error.message,
-            field="source_chunks",
-            value=chunks,
-            remedy="give for instance 64, or 64,64,32, or auto",
-        ) from None
 
 
 @contextlib.contextmanager

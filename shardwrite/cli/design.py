@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine_of, open_written
+from shardwrite.cli.common import command, engine_of, open_as_dask
 from shardwrite.cli.completion import files
 from shardwrite.cli.options import (
     engine_options,
@@ -52,7 +52,7 @@ def design(
             shape = tuple(int(n) for n in src_or_shape.split(","))
             found = shardwrite.design(shape, dtype=options["dtype"], **own)
         else:
-            found = shardwrite.design(open_written(src_or_shape, options), **own)
+            found = shardwrite.design(open_as_dask(src_or_shape, options)[0], **own)
     if as_json:
         echo(found.to_json())
         return

@@ -119,13 +119,8 @@ class PartOf(Value):
 def init(
     src: tuple[str, ...],
     dst: str,
-    name: str | None,
     names: tuple[str | None, ...] | None,
     threads: int,
-    overwrite: bool,
-    restart: bool,
-    durability: str | None,
-    stripe_count: int | None,
     memory_limit: str | None,
     dry_run: bool,
     as_json: bool,
@@ -139,27 +134,15 @@ def init(
 
     With --names, there is a SRC for each of several arrays in DST, which are written together.
     """
+    run = {key: options.pop(key) for key in ("name", "durability", "restart", "stripe_count")}
+    mode = "w" if options.pop("overwrite") else "w-"
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     store = dst if is_store_url(dst) else None
-    make = partial(shardwrite.plan, memory_limit=limit, store=store, name=name)
+    make = partial(shardwrite.plan, memory_limit=limit, store=store, name=run["name"])
     with engine(threads, None, None):
         x, plan = open_and_plan(src, names, options, make)
-    if dry_run:
-        tell(plan, as_json=as_json)
-        return
-    mode = "w" if overwrite else "w-"
-    shardwrite.prepare(
-        x,
-        dst,
-        plan,
-        name=name,
-        names=names,
-        mode=mode,
-        durability=durability,
-        restart=restart,
-        stripe_count=stripe_count,
-        format=options["format"],
-    )
+    if not dry_run:
+        shardwrite.prepare(x, dst, plan, names=names, mode=mode, format=options["format"], **run)
     tell(plan, as_json=as_json)
 
 
@@ -270,15 +253,11 @@ def _opened_for_part(
 @command
 def finalize(
     dst: str,
-    name: str | None,
-    names: tuple[str | None, ...] | None,
-    n_parts: int | None,
     resubmit: str | None,
     threads: int | None,
-    keep_report: bool,
-    trust_journals: bool,
     dry_run: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Publish DST after all parts have been written.
 
@@ -287,20 +266,13 @@ def finalize(
     a Neuroglancer volume are gathered first. With --dry-run, it shows what the journals say, as
     `slurm status` does.
     """
+    name, names = options["name"], options["names"]
     if dry_run:
         refuse_both(name, names)
         show_status(dst, name, names, as_json=as_json)
         return
     with handling_signals(), engine(threads, None, None), resubmitting(resubmit, dst, name):
-        result = shardwrite.finalize(
-            dst,
-            name=name,
-            names=names,
-            n_parts=n_parts,
-            trust_journals=trust_journals,
-            keep_report=keep_report,
-            progress=not as_json,
-        )
+        result = shardwrite.finalize(dst, progress=not as_json, **options)
     tell(result, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.checks import check, tell_written
+from shardwrite.cli.checks import tell_written
 from shardwrite.cli.common import (
     check_sources,
     command,
@@ -158,8 +158,7 @@ def write(
             result = shardwrite.to_sharded_zarr(
                 x, dst, source_id=identity, progress=not as_json, **options
             )
-    report = check(dst, options["name"], deep=True, quiet=as_json) if checks else None
-    tell_written(result, report, as_json=as_json)
+    tell_written(result, dst, options["name"], checks=checks, as_json=as_json)
 
 
 def _submit_write(
@@ -290,8 +289,7 @@ def precomputed(
         result = shardwrite.to_precomputed(
             x, dst, source_id=identity, progress=not as_json, **options
         )
-    report = check(result.path, None, deep=True, quiet=as_json) if checks else None
-    tell_written(result, report, as_json=as_json)
+    tell_written(result, result.path, None, checks=checks, as_json=as_json)
 
 
 def _submit_scale(
