@@ -365,8 +365,12 @@ def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
 
 
 def _finish(work: InPlace) -> None:
-    """Let the new tree take the place of the old one, as far as that is left."""
-    work.hand_over(partial(_withdraw, work))
+    """Let the new tree take the place of the old one, as far as that is left.
+
+    Before, the groups above do not list the tree any more; afterwards, they list the new one.
+    """
+    place = Directory(work.path)
+    work.hand_over(lambda: withdraw(place, _putting(work, place)))
     _enter(work)
     work.finish()
 
@@ -381,12 +385,6 @@ def _enter(work: InPlace) -> None:
     """Enter the tree that stands there into the consolidated metadata of all groups above."""
     place = Directory(work.path)
     consolidate(place, partial(_published_in, place), _putting(work, place))
-
-
-def _withdraw(work: InPlace) -> None:
-    """Take the tree out of the consolidated metadata of all groups above."""
-    place = Directory(work.path)
-    withdraw(place, _putting(work, place))
 
 
 def _putting(work: InPlace, place: Place) -> Callable[[Place, bytes | None, Document], bool]:
