@@ -17,7 +17,6 @@ from shardwrite.cli.options import (
     SOURCE_NAMES,
     dry_run_option,
     engine_options,
-    json_option,
     name_option,
     option_of,
     options_of,
@@ -25,7 +24,7 @@ from shardwrite.cli.options import (
     refuse,
     source_options,
 )
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.cli.values import fill_of
 from shardwrite.errors import SpecError
 from shardwrite.operations.recover import RecoverArguments
@@ -48,14 +47,12 @@ from shardwrite.show.terminal import terminal_picture
 from shardwrite.sources.opening import place_of
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @options_of(VerifyArguments)
 @dry_run_option
 @source_options
 @engine_options
-@json_option
-@command
 def verify(
     array: str,
     name: str | None,
@@ -133,7 +130,7 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
         raise SystemExit(INCOMPLETE)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @name_option
 @page_option("an HTML page with the picture")
@@ -144,8 +141,6 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
     help="Also write the picture as PNG (needs the extra plot).",
 )
 @click.option("--dark", "is_dark", is_flag=True, help="Draw the PNG on a dark ground.")
-@json_option
-@command
 def census(
     array: str,
     name: str | None,
@@ -175,7 +170,7 @@ def census(
     console.print(terminal_picture(found, console.width))
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @option_of(RepairArguments, "x")
 @source_options
@@ -183,8 +178,6 @@ def census(
 @options_of(RepairArguments)
 @dry_run_option
 @engine_options
-@json_option
-@command
 def repair(
     array: str,
     x: str | None,
@@ -228,15 +221,13 @@ def repair(
 _OF_ARRAY = ("shape", "dtype")  # which a raw file has, too
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @option_of(RecoverArguments, "x")
 @source_options
 @options_of(RecoverArguments)
 @dry_run_option
 @engine_options
-@json_option
-@command
 def recover(
     array: str,
     x: str | None,

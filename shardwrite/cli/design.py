@@ -14,25 +14,22 @@ from shardwrite.cli.common import command, engine_of, open_as_dask
 from shardwrite.cli.completion import files
 from shardwrite.cli.options import (
     engine_options,
-    json_option,
     option_of,
     options_of,
     source_options,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import echo
 from shardwrite.operations.design import Candidate, DesignKeywords
 
 _SHAPE = re.compile(r"[0-9]{1,19}(,[0-9]{1,19})*")
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src_or_shape", metavar="SRC_OR_SHAPE", shell_complete=files)
 @options_of(DesignKeywords, without=("memory_limit",))
 @option_of(DesignKeywords, "memory_limit", "--memory-limit", "--memory", "memory_limit")
 @source_options
 @engine_options
-@json_option
-@command
 def design(
     src_or_shape: str,
     as_json: bool,

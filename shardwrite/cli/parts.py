@@ -28,7 +28,6 @@ from shardwrite.cli.options import (
     SOURCE_NAMES,
     dry_run_option,
     durability_option,
-    json_option,
     layout_options,
     name_option,
     names_option,
@@ -41,7 +40,7 @@ from shardwrite.cli.options import (
     source_options,
     stripe_option,
 )
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal.state_work import fetched
@@ -96,7 +95,7 @@ class PartOf(Value):
         return index, count
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src", shell_complete=files, nargs=-1, required=True)
 @click.argument("dst", shell_complete=directories)
 @name_option
@@ -114,8 +113,6 @@ class PartOf(Value):
 @durability_option
 @stripe_option
 @dry_run_option
-@json_option
-@command
 def init(
     src: tuple[str, ...],
     dst: str,
@@ -146,7 +143,7 @@ def init(
     tell(plan, as_json=as_json)
 
 
-@click.command("write-part", cls=Grouped)
+@command("write-part")
 @click.argument("src", shell_complete=files, nargs=-1)
 @click.argument("dst", shell_complete=directories)
 @click.argument("part", type=PartOf(), metavar="K/N")
@@ -163,8 +160,6 @@ def init(
 @option_of(PartArguments, "memory_limit")
 @requeue_option
 @dry_run_option
-@json_option
-@command
 def write_part(
     src: tuple[str, ...],
     dst: str,
@@ -243,14 +238,12 @@ def _opened_for_part(
     return [x for x, _ in found], [identity for _, identity in found]
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("dst", shell_complete=directories)
 @options_of(FinalizeArguments)
 @resubmit_option
 @_threads_option
 @dry_run_option
-@json_option
-@command
 def finalize(
     dst: str,
     resubmit: str | None,
