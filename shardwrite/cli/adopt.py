@@ -14,23 +14,20 @@ from shardwrite.cli.options import (
     accept_source_option,
     dry_run_option,
     engine_options,
-    json_option,
     options_of,
 )
-from shardwrite.cli.terminal import Grouped, tell
+from shardwrite.cli.terminal import tell
 from shardwrite.hdf5.adopt import AdoptArguments, preview_adopt
 from shardwrite.runs.outcome import handling_signals
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True, shell_complete=files)
 @click.argument("array", shell_complete=directories)
 @options_of(AdoptArguments)
 @accept_source_option
 @dry_run_option
 @engine_options
-@json_option
-@command
 def adopt(
     paths: tuple[str, ...],
     array: str,

@@ -11,13 +11,12 @@ import click
 from rich.console import Console
 
 import shardwrite
-from shardwrite.cli.common import command, engine_of, looking_at, open_to_write, open_written
+from shardwrite.cli.common import command, engine_of, looking_at, open_as_dask, open_to_write
 from shardwrite.cli.completion import directories
 from shardwrite.cli.options import (
     SOURCE_NAMES,
     dry_run_option,
     engine_options,
-    json_option,
     name_option,
     option_of,
     options_of,
@@ -25,7 +24,7 @@ from shardwrite.cli.options import (
     refuse,
     source_options,
 )
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.cli.values import fill_of
 from shardwrite.errors import SpecError
 from shardwrite.operations.recover import RecoverArguments
@@ -48,14 +47,12 @@ from shardwrite.show.terminal import terminal_picture
 from shardwrite.sources.opening import place_of
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @options_of(VerifyArguments)
 @dry_run_option
 @source_options
 @engine_options
-@json_option
-@command
 def verify(
     array: str,
     name: str | None,
@@ -91,7 +88,7 @@ def _compared(against: str, options: dict[str, Any]) -> Any:
         with contextlib.suppress(SpecError):
             stored_at(place_of(against))
             return against
-    return open_written(against, options)
+    return open_as_dask(against, options)[0]
 
 
 def check(
@@ -113,9 +110,10 @@ def check(
 
 
 def tell_written(
-    result: shardwrite.WriteResult, report: shardwrite.Report | None, *, as_json: bool
+    result: shardwrite.WriteResult, array: str, name: str | None, *, checks: bool, as_json: bool
 ) -> None:
-    """Print what was written and the report on it, if there is one; exit if that is not good."""
+    """Print what was written and the report on it, if it is checked; exit if that is not good."""
+    report = check(array, name, deep=True, quiet=as_json) if checks else None
     if as_json:
         told = {**result.to_dict(), **({"verify": report.to_dict()} if report else {})}
         echo(json.dumps(told, indent=2))
@@ -132,7 +130,7 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
         raise SystemExit(INCOMPLETE)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @name_option
 @page_option("an HTML page with the picture")
@@ -143,8 +141,6 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
     help="Also write the picture as PNG (needs the extra plot).",
 )
 @click.option("--dark", "is_dark", is_flag=True, help="Draw the PNG on a dark ground.")
-@json_option
-@command
 def census(
     array: str,
     name: str | None,
@@ -174,7 +170,7 @@ def census(
     console.print(terminal_picture(found, console.width))
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @option_of(RepairArguments, "x")
 @source_options
@@ -182,8 +178,6 @@ def census(
 @options_of(RepairArguments)
 @dry_run_option
 @engine_options
-@json_option
-@command
 def repair(
     array: str,
     x: str | None,
@@ -213,7 +207,7 @@ def repair(
     with engine_of(options):
         done = shardwrite.repair(
             array,
-            open_written(x, source) if x and not dry_run else None,
+            open_as_dask(x, source)[0] if x and not dry_run else None,
             deep=not shallow,
             compare=compare,
             progress=not as_json,
@@ -227,15 +221,13 @@ def repair(
 _OF_ARRAY = ("shape", "dtype")  # which a raw file has, too
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @option_of(RecoverArguments, "x")
 @source_options
 @options_of(RecoverArguments)
 @dry_run_option
 @engine_options
-@json_option
-@command
 def recover(
     array: str,
     x: str | None,

@@ -15,7 +15,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from shardwrite.cli.options import ENGINE_NAMES, FILE_NAMES
-from shardwrite.cli.terminal import echo, telling_warnings
+from shardwrite.cli.terminal import Grouped, echo, telling_warnings
 from shardwrite.cli.wording import in_options, text_in_options
 from shardwrite.config.table import LOG_LEVEL
 from shardwrite.engines.local import Stopped
@@ -40,20 +40,25 @@ from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 if TYPE_CHECKING:  # few commands open an array or a source
     from shardwrite.operations.verify import Opened
     from shardwrite.plan.plan import Plan
-    from shardwrite.runs.source_array import SourceArray
     from shardwrite.sources.base import Source
 
 
 # ---- The log, on standard error
 
 
-log_option = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default=LOG_LEVEL.default,
-    show_default=True,
-    help="Least level of the log, which is printed to standard error.",
-)
+def log_option() -> click.Option:
+    """The option that says what of the log is printed; the last one of each command."""
+    return click.Option(
+        ["--log-level"],
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default=LOG_LEVEL.default,
+        show_default=True,
+        help="Least level of the log, which is printed to standard error.",
+    )
+
+
+def _json_option() -> click.Option:
+    return click.Option(["--json", "as_json"], is_flag=True, show_default=True, help="Print JSON.")
 
 
 class _Handler(logging.Handler):
@@ -103,33 +108,49 @@ class _Failure(click.ClickException):
         setattr(self, "exit_code", exit_code_of(error))  # noqa: B010 (it is on the class)
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command: it logs, settings are its defaults, and errors have the right exit code."""
+def command(
+    name: str | None = None,
+    *,
+    cls: type[Grouped] = Grouped,
+    prints_json: bool = True,
+    **how: Any,
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a command: it logs, settings are its defaults, and errors have the right exit code.
 
-    @log_option
-    @wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        context = click.get_current_context()
-        source_of = context.get_parameter_source
-        given = {name for name in kwargs if source_of(name) is not ParameterSource.DEFAULT}
-        try:
-            check_configuration()
-            kwargs = {**kwargs, **configured(kwargs, given)}
-            with (
-                telling_warnings(partial(text_in_options, command=context.command)),
-                logging_to_terminal(kwargs.pop("log_level")),
-            ):
-                function(*args, **kwargs)
-        except BrokenPipeError:  # nobody reads the output any more, and click then ends in silence
-            raise
-        except (ShardwriteError, OSError, Stopped) as error:
-            raise _Failure(error) from error
-        except Exception as error:
-            if not is_of_a_block(error):
+    - `name`: by default that of the function.
+    - `prints_json`: whether it has the option `--json`, whose value is `as_json`.
+    - `how`: more arguments of `cls`.
+    """
+
+    def make(function: Callable[..., None]) -> Grouped:
+        @wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> None:
+            context = click.get_current_context()
+            source_of = context.get_parameter_source
+            given = {name for name in kwargs if source_of(name) is not ParameterSource.DEFAULT}
+            try:
+                check_configuration()
+                kwargs = {**kwargs, **configured(kwargs, given)}
+                with (
+                    telling_warnings(partial(text_in_options, command=context.command)),
+                    logging_to_terminal(kwargs.pop("log_level")),
+                ):
+                    function(*args, **kwargs)
+            except BrokenPipeError:  # nobody reads the output any more, and click ends in silence
                 raise
-            raise _Failure(error, f"the source cannot be read: {type(error).__name__}: ") from error
+            except (ShardwriteError, OSError, Stopped) as error:
+                raise _Failure(error) from error
+            except Exception as error:
+                if not is_of_a_block(error):
+                    raise
+                told = f"the source cannot be read: {type(error).__name__}: "
+                raise _Failure(error, told) from error
 
-    return wrapped
+        made = click.command(name, cls=cls, **how)(wrapped)
+        made.params += [*([_json_option()] if prints_json else []), log_option()]
+        return made
+
+    return make
 
 
 def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
@@ -145,18 +166,6 @@ def open_as_dask(source: str, options: dict[str, Any], *, as_source: bool = Fals
     opened = _opened(source, options)
     x = _as_given(opened, options, as_source=as_source)
     return x if as_source else SourceArray(x, opened.metadata), identity or opened.identity
-
-
-def open_written(source: str, options: dict[str, Any]) -> SourceArray:
-    """Open the source of an array that exists, and keep what it says besides its values.
-
-    The source options are removed from `options`.
-    """
-    from shardwrite.runs.source_array import SourceArray
-
-    del options["source_id"]
-    opened = _opened(source, options)
-    return SourceArray(_in_chunks(opened, options.pop("source_chunks")), opened.metadata)
 
 
 def open_to_write(source: str, options: dict[str, Any], *, as_source: bool = False) -> Any:
@@ -212,8 +221,20 @@ def check_sources(sources: Sequence[str], several: Sequence[str | None] | None) 
 
 def _as_given(opened: Source, options: dict[str, Any], *, as_source: bool) -> Any:
     """The source itself or a dask array of it; see `open_as_dask`."""
+    from shardwrite.read.source import as_dask
+
     chunks = options.pop("source_chunks")
-    return opened if as_source and chunks is None else _in_chunks(opened, chunks)
+    if as_source and chunks is None:
+        return opened
+    try:
+        return as_dask(opened, chunks)
+    except SpecError as error:
+        raise SpecError(
+            error.message,
+            field="source_chunks",
+            value=chunks,
+            remedy="give for instance 64, or 64,64,32, or auto",
+        ) from None
 
 
 def _opened(source: str, options: dict[str, Any]) -> Source:
@@ -233,21 +254,6 @@ def _opened(source: str, options: dict[str, Any]) -> Source:
             "no such file or directory", field="source", value=source, remedy="check the path"
         ) from None
     return decoded(opened) if is_decoded else opened
-
-
-def _in_chunks(source: Source, chunks: Any) -> Any:
-    """A source as a dask array, in chunks that a user may have given."""
-    from shardwrite.read.source import as_dask
-
-    try:
-        return as_dask(source, chunks)
-    except SpecError as error:
-        raise SpecError(
-            error.message,
-            field="source_chunks",
-            value=chunks,
-            remedy="give for instance 64, or 64,64,32, or auto",
-        ) from None
 
 
 @contextlib.contextmanager

@@ -24,7 +24,6 @@ from shardwrite.cli.options import (
     engine_options,
     given_of,
     jobs_of,
-    json_option,
     names_of,
     of_group,
     option_of,
@@ -127,7 +126,6 @@ _CONVERTING = combined(
     resubmit_option,
     array_options,
     worker_options,
-    json_option,
 )
 _STEPS = {"begins": "--init", "part": "--part", "ends": "--finalize"}
 _ALONE = ("recheck", "in_place", "consume", "drop_hdf5", "while_growing")
@@ -311,13 +309,12 @@ def _do_all(
 # ---- The commands
 
 
-@click.command(cls=Submittable, here=_HERE)
+@command(cls=Submittable, here=_HERE)
 @_ARGUMENTS
 @_SHARDS
 @_INDEX
 @placing_option
 @_CONVERTING
-@command
 def shard(src: str, dst: str | None, **options: Any) -> None:
     """Put the encoded chunks of SRC into shards.
 
@@ -333,10 +330,9 @@ def shard(src: str, dst: str | None, **options: Any) -> None:
     _convert(src, dst, **options)
 
 
-@click.command(cls=Submittable, here=_HERE)
+@command(cls=Submittable, here=_HERE)
 @_ARGUMENTS
 @_CONVERTING
-@command
 def unshard(src: str, dst: str | None, **options: Any) -> None:
     """Make one file of each encoded chunk of SRC.
 
@@ -347,14 +343,13 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
     _convert(src, dst, shards=None, **options)
 
 
-@click.command(cls=Submittable, here=_HERE)
+@command(cls=Submittable, here=_HERE)
 @_ARGUMENTS
 @_SHARDS
 @_CODECS
 @_INDEX
 @placing_option
 @_CONVERTING
-@command
 def reshard(src: str, dst: str | None, **options: Any) -> None:
     """Write SRC again with other shards, inner chunks or codecs.
 

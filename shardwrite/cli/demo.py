@@ -19,8 +19,8 @@ from rich.text import Text
 
 import shardwrite
 from shardwrite.cli.common import command
-from shardwrite.cli.options import dry_run_option, json_option
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.options import dry_run_option
+from shardwrite.cli.terminal import echo
 from shardwrite.errors import ShardwriteError
 from shardwrite.host.libraries import library
 from shardwrite.sources.registry import open_source
@@ -48,7 +48,7 @@ def _enlarged() -> npt.NDArray[Any]:
     return values
 
 
-@click.command(cls=Grouped)
+@command()
 @click.option(
     "--directory",
     type=click.Path(file_okay=False),
@@ -62,8 +62,6 @@ def _enlarged() -> npt.NDArray[Any]:
     help="Processes of a local cluster; 0 for threads.",
 )
 @dry_run_option
-@json_option
-@command
 def demo(directory: str, workers: int, dry_run: bool, as_json: bool) -> None:
     """Write an MRI scan, kill that half way, go on, check and show the array.
 

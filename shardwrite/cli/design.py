@@ -10,29 +10,26 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine_of, open_written
+from shardwrite.cli.common import command, engine_of, open_as_dask
 from shardwrite.cli.completion import files
 from shardwrite.cli.options import (
     engine_options,
-    json_option,
     option_of,
     options_of,
     source_options,
 )
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import echo
 from shardwrite.operations.design import Candidate, DesignKeywords
 
 _SHAPE = re.compile(r"[0-9]{1,19}(,[0-9]{1,19})*")
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src_or_shape", metavar="SRC_OR_SHAPE", shell_complete=files)
 @options_of(DesignKeywords, without=("memory_limit",))
 @option_of(DesignKeywords, "memory_limit", "--memory-limit", "--memory", "memory_limit")
 @source_options
 @engine_options
-@json_option
-@command
 def design(
     src_or_shape: str,
     as_json: bool,
@@ -52,7 +49,7 @@ def design(
             shape = tuple(int(n) for n in src_or_shape.split(","))
             found = shardwrite.design(shape, dtype=options["dtype"], **own)
         else:
-            found = shardwrite.design(open_written(src_or_shape, options), **own)
+            found = shardwrite.design(open_as_dask(src_or_shape, options)[0], **own)
     if as_json:
         echo(found.to_json())
         return

@@ -24,7 +24,6 @@ from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals
 )
 @scheduler_option
 @requeue_option
-@log_option
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def execute(
@@ -55,6 +54,9 @@ def execute(
     except Exception as error:
         echo(traceback.format_exc(), err=True)
         raise SystemExit(exit_code_of(error)) from error
+
+
+execute.params.append(log_option())
 
 
 def _run(script: str) -> None:

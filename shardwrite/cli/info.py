@@ -8,19 +8,17 @@ import click
 
 from shardwrite.cli.common import command, looking_at
 from shardwrite.cli.completion import directories
-from shardwrite.cli.options import json_option, name_option
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.options import name_option
+from shardwrite.cli.terminal import echo
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.operations.verify import Opened, open_begun, verify_opened
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @name_option
-@json_option
-@command
 def info(array: str, name: str | None, as_json: bool) -> None:
     """Show what ARRAY is: its metadata, sizes and state.
 

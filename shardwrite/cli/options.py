@@ -290,7 +290,6 @@ def page_option(what: str) -> Callable[[Any], Any]:
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 keep_report_option = option_of(ReportKeywords, "keep_report")
 name_option = option_of(NameKeywords, "name")
 names_option = option_of(NamesKeywords, "names")

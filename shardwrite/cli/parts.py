@@ -28,7 +28,6 @@ from shardwrite.cli.options import (
     SOURCE_NAMES,
     dry_run_option,
     durability_option,
-    json_option,
     layout_options,
     name_option,
     names_option,
@@ -41,7 +40,7 @@ from shardwrite.cli.options import (
     source_options,
     stripe_option,
 )
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal.state_work import fetched
@@ -96,7 +95,7 @@ class PartOf(Value):
         return index, count
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src", shell_complete=files, nargs=-1, required=True)
 @click.argument("dst", shell_complete=directories)
 @name_option
@@ -114,18 +113,11 @@ class PartOf(Value):
 @durability_option
 @stripe_option
 @dry_run_option
-@json_option
-@command
 def init(
     src: tuple[str, ...],
     dst: str,
-    name: str | None,
     names: tuple[str | None, ...] | None,
     threads: int,
-    overwrite: bool,
-    restart: bool,
-    durability: str | None,
-    stripe_count: int | None,
     memory_limit: str | None,
     dry_run: bool,
     as_json: bool,
@@ -139,31 +131,19 @@ def init(
 
     With --names, there is a SRC for each of several arrays in DST, which are written together.
     """
+    run = {key: options.pop(key) for key in ("name", "durability", "restart", "stripe_count")}
+    mode = "w" if options.pop("overwrite") else "w-"
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     store = dst if is_store_url(dst) else None
-    make = partial(shardwrite.plan, memory_limit=limit, store=store, name=name)
+    make = partial(shardwrite.plan, memory_limit=limit, store=store, name=run["name"])
     with engine(threads, None, None):
         x, plan = open_and_plan(src, names, options, make)
-    if dry_run:
-        tell(plan, as_json=as_json)
-        return
-    mode = "w" if overwrite else "w-"
-    shardwrite.prepare(
-        x,
-        dst,
-        plan,
-        name=name,
-        names=names,
-        mode=mode,
-        durability=durability,
-        restart=restart,
-        stripe_count=stripe_count,
-        format=options["format"],
-    )
+    if not dry_run:
+        shardwrite.prepare(x, dst, plan, names=names, mode=mode, format=options["format"], **run)
     tell(plan, as_json=as_json)
 
 
-@click.command("write-part", cls=Grouped)
+@command("write-part")
 @click.argument("src", shell_complete=files, nargs=-1)
 @click.argument("dst", shell_complete=directories)
 @click.argument("part", type=PartOf(), metavar="K/N")
@@ -180,8 +160,6 @@ def init(
 @option_of(PartArguments, "memory_limit")
 @requeue_option
 @dry_run_option
-@json_option
-@command
 def write_part(
     src: tuple[str, ...],
     dst: str,
@@ -260,25 +238,19 @@ def _opened_for_part(
     return [x for x, _ in found], [identity for _, identity in found]
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("dst", shell_complete=directories)
 @options_of(FinalizeArguments)
 @resubmit_option
 @_threads_option
 @dry_run_option
-@json_option
-@command
 def finalize(
     dst: str,
-    name: str | None,
-    names: tuple[str | None, ...] | None,
-    n_parts: int | None,
     resubmit: str | None,
     threads: int | None,
-    keep_report: bool,
-    trust_journals: bool,
     dry_run: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Publish DST after all parts have been written.
 
@@ -287,20 +259,13 @@ def finalize(
     a Neuroglancer volume are gathered first. With --dry-run, it shows what the journals say, as
     `slurm status` does.
     """
+    name, names = options["name"], options["names"]
     if dry_run:
         refuse_both(name, names)
         show_status(dst, name, names, as_json=as_json)
         return
     with handling_signals(), engine(threads, None, None), resubmitting(resubmit, dst, name):
-        result = shardwrite.finalize(
-            dst,
-            name=name,
-            names=names,
-            n_parts=n_parts,
-            trust_journals=trust_journals,
-            keep_report=keep_report,
-            progress=not as_json,
-        )
+        result = shardwrite.finalize(dst, progress=not as_json, **options)
     tell(result, as_json=as_json)
 
 

@@ -12,20 +12,18 @@ from rich.text import Text
 import shardwrite
 from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories
-from shardwrite.cli.options import json_option, name_option, option_of, page_option
-from shardwrite.cli.terminal import Grouped, echo, printable
+from shardwrite.cli.options import name_option, option_of, page_option
+from shardwrite.cli.terminal import echo, printable
 from shardwrite.errors import redacted
 from shardwrite.options import RunArguments
 from shardwrite.show.report import html, lines_of
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @name_option
 @option_of(RunArguments, "run_dir")
 @page_option("an HTML page with charts")
-@json_option
-@command
 def report(
     array: str,
     name: str | None,

@@ -11,8 +11,7 @@ import click
 import dask
 
 from shardwrite.cli.common import command
-from shardwrite.cli.options import json_option
-from shardwrite.cli.terminal import Grouped, echo
+from shardwrite.cli.terminal import echo
 from shardwrite.config.table import PREFIX, SETTINGS, Setting
 from shardwrite.host.dask_config import look, where
 
@@ -64,10 +63,8 @@ def _shown_default(setting: Setting[object]) -> str:
 # ---- The command
 
 
-@click.command(cls=Grouped)
+@command()
 @click.option("--yaml", "as_file", is_flag=True, help="Print a file of all defaults, to be edited.")
-@json_option
-@command
 def config(as_file: bool, as_json: bool) -> None:
     """Show all settings, their values, and where these come from.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from shardwrite.cli.options import (
     arguments_of,
     dry_run_option,
     jobs_of,
-    json_option,
     layout_options,
     name_option,
     names_option,
@@ -36,7 +36,7 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.parts import show_status
-from shardwrite.cli.terminal import Grouped, echo, emit, write_commands
+from shardwrite.cli.terminal import echo, emit, write_commands
 from shardwrite.cli.write import precomputed, write
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.operations.keywords import LayoutKeywords
@@ -77,7 +77,15 @@ from shardwrite.slurm.script import (
 class Slurm(click.Group):
     """The commands for SLURM, listed with whole sentences."""
 
-    command_class = Grouped
+    def subcommand(self, name: str | None = None, **how: Any) -> Callable[..., Any]:
+        """Make one of the commands; see `command`."""
+
+        def make(function: Callable[..., None]) -> Any:
+            made = command(name, **how)(function)
+            self.add_command(made)
+            return made
+
+        return make
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See :meth:`click.Group.format_commands`."""
@@ -94,7 +102,7 @@ def slurm() -> None:
     """
 
 
-@slurm.command()
+@slurm.subcommand(prints_json=False)
 @click.argument("kind", type=click.Choice(["array", "finalize", "allocation", "elastic"]))
 @click.argument("words", shell_complete=files, nargs=-1, metavar="[SRC... DST | ARGUMENTS]...")
 @name_option
@@ -107,7 +115,6 @@ def slurm() -> None:
 @options_of(DriverKeywords)
 @options_of(TaskKeywords, unset=True)
 @option_of(ArrayJobKeywords, "at_once", unset=True)
-@command
 def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
     """Print a script for sbatch that writes SRC to DST.
 
@@ -159,24 +166,21 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
     emit(text, nl=False)
 
 
-@slurm.command("run-directory", hidden=True)
-@command
+@slurm.subcommand("run-directory", hidden=True, prints_json=False)
 def run_directory() -> None:
     """Make a directory with keys for this start of a job, and print its path."""
     emit(str(make_run_directory()))
 
 
-@slurm.command(hidden=True)
+@slurm.subcommand(hidden=True, prints_json=False)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@command
 def scheduler(directory: Path) -> None:
     """Run the dask scheduler of the job with this run DIRECTORY."""
     run_scheduler(directory)
 
 
-@slurm.command(hidden=True)
+@slurm.subcommand(hidden=True, prints_json=False)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@command
 def worker(directory: Path) -> None:
     """Run a dask worker of the job with this run DIRECTORY.
 
@@ -185,11 +189,9 @@ def worker(directory: Path) -> None:
     run_worker(directory)
 
 
-@slurm.command()
+@slurm.subcommand()
 @click.argument("dst", shell_complete=directories)
 @name_option
-@json_option
-@command
 def status(dst: str, name: str | None, as_json: bool) -> None:
     """Show how far DST is.
 
@@ -200,12 +202,10 @@ def status(dst: str, name: str | None, as_json: bool) -> None:
     show_status(dst, name, as_json=as_json)
 
 
-@slurm.command("cancel")
+@slurm.subcommand("cancel")
 @click.argument("dst", shell_complete=directories)
 @name_option
 @dry_run_option
-@json_option
-@command
 def cancel_jobs(dst: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Cancel the jobs that write DST.
 
@@ -233,7 +233,7 @@ def cancel_jobs(dst: str, name: str | None, dry_run: bool, as_json: bool) -> Non
         echo(f"still at it, or ended without a word: {process}")
 
 
-@slurm.command("doctor")
+@slurm.subcommand("doctor")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--patience",
@@ -241,8 +241,6 @@ def cancel_jobs(dst: str, name: str | None, dry_run: bool, as_json: bool) -> Non
     default=60.0,
     help="Seconds to wait for the other nodes.",
 )
-@json_option
-@command
 def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
     """Check the nodes of a job before the first run.
 
@@ -283,7 +281,7 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@slurm.command()
+@slurm.subcommand()
 @click.argument("dst", shell_complete=directories)
 @name_option
 @click.option(
@@ -299,8 +297,6 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
     help="Directory of the scripts. Default: where `submit` puts them.",
 )
 @dry_run_option
-@json_option
-@command
 def resubmit(
     dst: str,
     name: str | None,

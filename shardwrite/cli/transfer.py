@@ -16,16 +16,15 @@ from shardwrite.cli.options import (
     combined,
     dry_run_option,
     engine_options,
-    json_option,
     of_group,
     option_of,
     requeue_option,
 )
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.convert.transfer import PlanTransferArguments, UploadArguments
 from shardwrite.runs.outcome import handling_signals
 
-_options = combined(begin_options, dry_run_option, engine_options, requeue_option, json_option)
+_options = combined(begin_options, dry_run_option, engine_options, requeue_option)
 """Options that both commands have."""
 
 
@@ -45,14 +44,13 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
     tell(done, as_json=as_json)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src", shell_complete=directories)
 @click.argument("dst", metavar="URL")
 @option_of(UploadArguments, "run_dir")
 @option_of(UploadArguments, "via")
 @option_of(UploadArguments, "consume")
 @_options
-@command
 def upload(src: str, dst: str, **options: Any) -> None:
     """Copy the array or group SRC to URL as it is, shard by shard.
 
@@ -64,11 +62,10 @@ def upload(src: str, dst: str, **options: Any) -> None:
     _transfer(shardwrite.upload, src, dst, options)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src", metavar="URL")
 @click.argument("dst", shell_complete=directories)
 @_options
-@command
 def download(src: str, dst: str, **options: Any) -> None:
     """Copy the array or group at URL to the directory DST, as it is.
 

@@ -13,7 +13,6 @@ from shardwrite.cli.completion import directories, files
 from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
-    json_option,
     name_option,
     of_group,
     options_of,
@@ -21,7 +20,7 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.previews import preview_abandon, preview_compact, preview_erase
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.cli.values import Value
 from shardwrite.convert.in_place import abandon_in_place
 from shardwrite.operations.compact import CompactArguments
@@ -73,7 +72,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
     return shardwrite.FixedOrder("C" if name == "fixed-order" else name, in_place=True)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("src", shell_complete=files)
 @click.argument("array", shell_complete=directories)
 @source_options
@@ -90,8 +89,6 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @dry_run_option
 @engine_options
 @requeue_option
-@json_option
-@command
 def update(
     src: str,
     array: str,
@@ -124,7 +121,7 @@ def update(
     tell(result, as_json=as_json)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @click.option(
     "--region",
@@ -136,8 +133,6 @@ def update(
 @in_place_option
 @dry_run_option
 @engine_options
-@json_option
-@command
 def erase(
     array: str,
     strategy: str,
@@ -161,13 +156,11 @@ def erase(
     tell(result, as_json=as_json)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @options_of(CompactArguments)
 @dry_run_option
 @engine_options
-@json_option
-@command
 def compact(
     array: str,
     dry_run: bool,
@@ -188,12 +181,10 @@ def compact(
     tell(done, as_json=as_json)
 
 
-@click.command(cls=Grouped)
+@command()
 @click.argument("array", shell_complete=directories)
 @name_option
 @dry_run_option
-@json_option
-@command
 def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY.
 

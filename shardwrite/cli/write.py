@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.checks import check, tell_written
+from shardwrite.cli.checks import tell_written
 from shardwrite.cli.common import (
     check_sources,
     command,
@@ -30,7 +30,6 @@ from shardwrite.cli.options import (
     durability_option,
     engine_options,
     jobs_of,
-    json_option,
     keep_report_option,
     layout_options,
     names_option,
@@ -43,7 +42,7 @@ from shardwrite.cli.options import (
     source_options,
     worker_options,
 )
-from shardwrite.cli.terminal import Grouped, echo, tell
+from shardwrite.cli.terminal import echo, tell
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.begin import find_run
@@ -61,14 +60,13 @@ from shardwrite.volumes.keywords import PlanPrecomputedArguments, ScaleKeywords,
 from shardwrite.volumes.new import ROW_MAJOR, checked_axes, checked_key
 
 
-@click.command(cls=Grouped)
+@command(prints_json=False)
 @click.argument("src", shell_complete=files)
 @click.argument("dst", shell_complete=directories, required=False)
 @source_options
 @layout_options
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")  # before the next one
 @page_option("the plan as an HTML page")
-@command
 def plan(
     src: str,
     dst: str | None,
@@ -98,7 +96,7 @@ _STRIPES = option_of(
 )
 
 
-@click.command(cls=Submittable, here=("checks", "recheck", "keep_report", "publish"))
+@command(cls=Submittable, here=("checks", "recheck", "keep_report", "publish"))
 @click.argument("src", shell_complete=files, nargs=-1, required=True)
 @click.argument("dst", shell_complete=directories)
 @source_options
@@ -110,8 +108,6 @@ _STRIPES = option_of(
 @_STRIPES
 @dry_run_option
 @click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk at the end.")
-@json_option
-@command
 def write(
     src: tuple[str, ...],
     dst: str,
@@ -158,8 +154,7 @@ def write(
             result = shardwrite.to_sharded_zarr(
                 x, dst, source_id=identity, progress=not as_json, **options
             )
-    report = check(dst, options["name"], deep=True, quiet=as_json) if checks else None
-    tell_written(result, report, as_json=as_json)
+    tell_written(result, dst, options["name"], checks=checks, as_json=as_json)
 
 
 def _submit_write(
@@ -239,7 +234,7 @@ def _open_volume(src: str, options: dict[str, Any]) -> Any:
     return x, identity
 
 
-@click.command(cls=Submittable, here=("checks", "recheck", "keep_report"))
+@command(cls=Submittable, here=("checks", "recheck", "keep_report"))
 @click.argument("src", shell_complete=files)
 @click.argument("dst", shell_complete=directories)
 @source_options
@@ -254,8 +249,6 @@ def _open_volume(src: str, options: dict[str, Any]) -> Any:
 @_STRIPES
 @dry_run_option
 @click.option("--verify", "checks", is_flag=True, help="Decode every chunk at the end.")
-@json_option
-@command
 def precomputed(
     src: str,
     dst: str,
@@ -290,8 +283,7 @@ def precomputed(
         result = shardwrite.to_precomputed(
             x, dst, source_id=identity, progress=not as_json, **options
         )
-    report = check(result.path, None, deep=True, quiet=as_json) if checks else None
-    tell_written(result, report, as_json=as_json)
+    tell_written(result, result.path, None, checks=checks, as_json=as_json)
 
 
 def _submit_scale(

@@ -37,7 +37,6 @@ from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.frame import Signature, framing_of, signatures_in
 from shardwrite.format.manifest import rendered
 from shardwrite.format.node import DOCUMENT, consolidated, has_manifest
-from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.documents import alone_with, change_document
 from shardwrite.journal.receipt import receipt_at
@@ -92,11 +91,16 @@ class Patterns:
         """Whether an array is wanted."""
         return (not self.include or _fits(name, self.include)) and not _fits(name, self.exclude)
 
-    def want_group(self, name: str, arrays: Sequence[str]) -> bool:
-        """Whether a group is made: without patterns each, else those above arrays that are."""
-        if not self.include and not self.exclude:
-            return True
-        return not name or any(array.startswith(f"{name}/") for array in arrays)
+    def groups_of(self, tree: Hierarchy) -> list[Group]:
+        """Groups that are made: without patterns all, else the root and those above arrays."""
+        has_any = bool(self.include or self.exclude)
+        names = [name for name, _ in tree.arrays]
+        return [
+            group
+            for group in tree.groups
+            if not (has_any and group.name)
+            or any(name.startswith(f"{group.name}/") for name in names)
+        ]
 
 
 def _patterns(given: Any, field: str) -> tuple[str, ...]:
@@ -228,21 +232,34 @@ Progress = bool | Callable[[GroupReport], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ConversionRequest:
-    """What a call makes of which arrays."""
+class ConversionCall:
+    """What a call makes of which arrays; its source comes later."""
 
-    options: ConversionOptions  # what an array becomes
+    dst: Any
+    wanted: ConversionOptions  # what an array becomes
     patterns: Patterns  # which arrays of a hierarchy are wanted
     # Arrays of a hierarchy that have fewer inner chunks keep the shards that they have
     min_chunks: int
+    options: PlanOptions
+    run: RunOptions
+    run_dir: Any
+    progress: Progress
+    consume: bool = False
+    while_growing: int | str | None = None
+    drop_hdf5: bool = False
     # Whether the root tells of the shards, and arrays that have another number of dimensions than a
     # shard keep the shards that they have
     is_store: bool = False
 
     @property
+    def removes_source(self) -> bool:
+        """Whether nothing is left of the source where it was."""
+        return self.consume or self.dst is None
+
+    @property
     def _n_axes(self) -> int | None:
         """Number of dimensions that arrays must have to get the shards; None for any."""
-        shards = self.options.shards
+        shards = self.wanted.shards
         if not self.is_store or shards is None or isinstance(shards, (str, int)):
             return None
         return len(shards)
@@ -261,29 +278,9 @@ class ConversionRequest:
             raise SpecError(
                 f"no array has {self._n_axes} dimensions",
                 field="shards",
-                value=self.options.shards,
+                value=self.wanted.shards,
                 remedy=f"give as many numbers as an array has dimensions {tuple(n_axes)}, or one",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class ConversionCall:
-    """What a call asks for, beside its source."""
-
-    dst: Any
-    wanted: ConversionRequest
-    options: PlanOptions
-    run: RunOptions
-    run_dir: Any
-    progress: Progress
-    consume: bool = False
-    while_growing: int | str | None = None
-    drop_hdf5: bool = False
-
-    @property
-    def removes_source(self) -> bool:
-        """Whether nothing is left of the source where it was."""
-        return self.consume or self.dst is None
 
 
 def call_of(given: ReshardArguments, *, is_store: bool = False) -> ConversionCall:
@@ -305,12 +302,9 @@ def call_of(given: ReshardArguments, *, is_store: bool = False) -> ConversionCal
         )
     return ConversionCall(
         dst,
-        ConversionRequest(
-            options_from(given, ConversionOptions),
-            Patterns.of(given.include, given.exclude),
-            min_chunks,
-            is_store,
-        ),
+        options_from(given, ConversionOptions),
+        Patterns.of(given.include, given.exclude),
+        min_chunks,
         options_from(given, PlanOptions),
         for_new_array(options_from(given, RunOptions, drop_hdf5=False)),
         given.run_dir,
@@ -318,6 +312,7 @@ def call_of(given: ReshardArguments, *, is_store: bool = False) -> ConversionCal
         given.consume,
         given.while_growing,
         given.drop_hdf5,
+        is_store,
     )
 
 
@@ -402,18 +397,18 @@ def planned(one: NamedConversion, engine: Engine) -> PlannedArray:
     )
 
 
-def refuse_loss_of(sources: Sequence[StoredArray], call: ConversionCall) -> None:
+def refuse_loss_of(tree: Hierarchy, call: ConversionCall) -> None:
     """Refuse a call that loses files of another format; see `refuse_loss`."""
     if call.removes_source and not call.drop_hdf5:
-        is_sharded = call.wanted.options.shards is not None
-        refuse_loss(sources, call.options, is_sharded=is_sharded, is_consumed=call.consume)
+        is_sharded = call.wanted.shards is not None
+        refuse_loss(tree, call.options, is_sharded=is_sharded, is_consumed=call.consume)
 
 
 def refuse_loss(
-    sources: Sequence[StoredArray], options: PlanOptions, *, is_sharded: bool, is_consumed: bool
+    tree: Hierarchy, options: PlanOptions, *, is_sharded: bool, is_consumed: bool
 ) -> None:
     """Refuse a conversion after which shards are gone that are files of another format, too."""
-    for source in sources:
+    for _, source in tree.arrays:
         found = _first_file(source.array)
         if found is None or found[1].strategy == options.strategy.name:
             continue
@@ -466,8 +461,10 @@ def keeping_names(source: StoredArray, options: PlanOptions, begun: str | None) 
     return replace(options, strategy=strategy)
 
 
-def digest_with_label(digest: str, asked: Strategy, kept: Strategy) -> str:
-    """A digest of a conversion, with the label of its strategy if the files have decided it."""
+def digest_with_label(one: NamedConversion, call: ConversionCall) -> str:
+    """Digest of a conversion, with the label of its strategy if the files have decided it."""
+    digest = one.digest(drop_empty=call.wanted.drop_empty)
+    asked, kept = call.options.strategy, one.planned.plan.strategy
     return f"{digest}{kept.label}" if framing_of(asked) and asked != kept else digest
 
 
@@ -494,28 +491,25 @@ class TreeConversion:
 
         - `begun`: what an interrupted call that consumes the source was begun with, by array.
         """
-        wanted = call.wanted
         into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
         if not tree.arrays and tree.left_out:
             raise SpecError(
                 "no array is left",
                 field="include",
-                value=[*wanted.patterns.include, *wanted.patterns.exclude],
+                value=[*call.patterns.include, *call.patterns.exclude],
                 remedy='give patterns that fit paths of arrays, such as "images/*"',
             )
         names = [name for name, _ in tree.arrays]
-        groups = [
-            group.name for group in tree.groups if wanted.patterns.want_group(group.name, names)
-        ]
+        groups = [group.name for group in call.patterns.groups_of(tree)]
         is_directory = into.local_root is not None and not call.consume
         refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
         made = []
         shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
-        wanted.check_fits(sorted({len(shape) for shape in shapes}))
+        call.check_fits(sorted({len(shape) for shape in shapes}))
         for name, source in tree.arrays:
-            what = wanted.options
+            what = call.wanted
             grid = source.array.metadata.grid
-            kept = "" if tree.is_array else wanted.keeps(grid)
+            kept = "" if tree.is_array else call.keeps(grid)
             if kept:
                 shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
                 what = ConversionOptions(
@@ -598,19 +592,18 @@ class TreeConversion:
 
     # ---- The new groups, which are made once all arrays are whole
 
-    def _is_wanted(self, group: Group) -> bool:
-        return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
-
     def groups(self) -> list[tuple[Group, Place]]:
         """The groups and where they come, after a check of what stands there."""
-        call, groups = self.call, [group for group in self.tree.groups if self._is_wanted(group)]
-        seen = Seen()
-        places = [resolve_place(call.dst, group.name or None, seen=seen) for group in groups]
-        for group, place in zip(groups, places, strict=True):
+        call, seen = self.call, Seen()
+        groups: list[tuple[Group, Place]] = [
+            (group, resolve_place(call.dst, group.name or None, seen=seen))
+            for group in call.patterns.groups_of(self.tree)
+        ]
+        for group, place in groups:
             check_group(
                 place, call.run.mode, lambda there: _plain(document_of(there)), group.document
             )
-        return list(zip(groups, places, strict=True))
+        return groups
 
     def consolidate(self, durability: str | None) -> None:
         """Write the consolidated metadata of each new group whose old group had such metadata.
@@ -618,7 +611,7 @@ class TreeConversion:
         Other nodes that stand there stay listed. What a process that was killed has left of a
         group's document is removed.
         """
-        dst, groups = self.call.dst, [group for group in self.tree.groups if self._is_wanted(group)]
+        dst, groups = self.call.dst, self.call.patterns.groups_of(self.tree)
         documents = {group.name: group.document for group in groups}
         documents |= {one.name: one.planned.metadata.document for one in self.made}
         documents = as_published(documents, lambda name: resolve_place(dst, name or None))

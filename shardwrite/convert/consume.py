@@ -48,15 +48,12 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of, resolve_place, resolve_target
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
-from shardwrite.read.stored_array import StoredArray, check_apart, stored_at
+from shardwrite.read.stored_array import check_apart, stored_at
 from shardwrite.runs.execute import reporting
 from shardwrite.runs.job import Job
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores.directories import CONVERSION_SUFFIX, make_directories
 from shardwrite.stores.looking import as_store_error, is_there, listed
-
-# ---- What both share
-
 
 _GONE = "its source was consumed, and this was finished before"
 
@@ -82,7 +79,7 @@ def consumed_path(place: Place, call: ConversionCall) -> Path:
         raise refused("it is no directory", "leave consume out")
     if call.run.mode != "w-":
         raise refused("something could be replaced", "leave out mode (--overwrite)")
-    if call.wanted.patterns.include or call.wanted.patterns.exclude:
+    if call.patterns.include or call.patterns.exclude:
         raise refused("it is consumed as a whole", "leave out include and exclude")
     if place.is_link() or place.is_mount_point():
         raise refused("it is a symbolic link or a mount point", "give the directory itself")
@@ -103,51 +100,9 @@ def consumed_path(place: Place, call: ConversionCall) -> Path:
     return place.path
 
 
-def check_target(target: Target, call: ConversionCall) -> None:
-    """Refuse a target on which no source can be consumed."""
-    if target.durability(call.run.durability) == "none":
-        raise refused(
-            "what is made of it would not be durable", 'give durability="full" or "batch"'
-        )
-
-
-def refuse_scale(source: StoredArray) -> None:
-    """Refuse to consume a scale of a volume of Neuroglancer."""
-    why = why_kept(source.array.metadata.document)
-    if why:
-        raise refused(why, "leave consume out")
-
-
-def check_copied(one: NamedConversion) -> None:
-    """Refuse a conversion that cannot copy the encoded chunks of an array as they are."""
-    if one.planned.passage is None:
-        whose, why = one.name and f"the chunks of {one.name!r}", ", ".join(one.planned.reasons)
-        raise refused(
-            f"{whose or 'its chunks'} must be decoded and re-encoded ({why})",
-            "leave consume out, or keep inner chunks and codecs",
-        )
-
-
 def has_document(place: Place) -> bool:
     """Whether the document of an array or a group stands at a place."""
     return any(place.has(leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2))
-
-
-def known(found: StoredArray, place: Place, state: Consumption) -> StoredArray:
-    """An array whose objects may be listed, and its documents moved aside.
-
-    What was listed is known under the identity that it had then.
-    """
-    if not state.is_listed:
-        return found
-    array = ShardedArray(found.array.metadata, place.store)
-    return replace(found, place=place, array=array, known_identity=state.identity)
-
-
-def digest_of(one: NamedConversion, call: ConversionCall) -> str:
-    """Digest of what the array becomes, and the label of a strategy; see `digest_with_label`."""
-    digest = one.digest(drop_empty=call.wanted.options.drop_empty)
-    return digest_with_label(digest, call.options.strategy, one.planned.plan.strategy)
 
 
 def consume_one(
@@ -174,20 +129,6 @@ def consume_one(
     return array, consumer.n_removed
 
 
-def finished(name: str, place: Place, target: Target) -> ConvertedArray | None:
-    """The result for an array that is gone, if a conversion has consumed it and ended."""
-    receipt = read_receipt(target)
-    made_of = "" if receipt is None else receipt.identity.source or ""
-    if not made_of.startswith(f"stored:{place.store.token}:"):
-        return None
-    with holding(target):
-        tidy(target)  # the end of its run may have been interrupted
-    return ConvertedArray(name=name, path=target.label, how="skipped", why=(_GONE,))
-
-
-# ---- The conversion
-
-
 Plan = Callable[[Hierarchy], TreeConversion]
 
 
@@ -197,8 +138,13 @@ def convert_and_consume(place: Place, call: ConversionCall, engine: Engine) -> C
     def plan(tree: Hierarchy) -> TreeConversion:
         planned = TreeConversion.of(tree, call, engine, layout_of(consumed_path(place, call)))
         for one in planned.made:
-            check_copied(one)
-        refuse_loss_of([source for _, source in tree.arrays], call)
+            if one.planned.passage is None:
+                whose = f"the chunks of {one.name!r}" if one.name else "its chunks"
+                raise refused(
+                    f"{whose} must be decoded and re-encoded ({', '.join(one.planned.reasons)})",
+                    "leave consume out, or keep inner chunks and codecs",
+                )
+        refuse_loss_of(tree, call)
         return planned
 
     return consume(place, call, engine, plan)
@@ -212,7 +158,10 @@ def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> C
       removed.
     """
     path, new = consumed_path(place, call), resolve_place(call.dst, None)
-    check_target(resolve_target(call.dst, None, call.run_dir), call)
+    if resolve_target(call.dst, None, call.run_dir).durability(call.run.durability) == "none":
+        raise refused(
+            "what is made of it would not be durable", 'give durability="full" or "batch"'
+        )
     check_apart(place, new)
     if not has_document(place) and work_of(path) is None:
         done = _finished(place, new, call)
@@ -222,7 +171,7 @@ def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> C
     planned = plan(tree)
     _check(path, planned)
     layout = {f"{group.name}/": "group" for group in tree.groups}
-    layout |= {one.name: digest_of(one, call) for one in planned.made}
+    layout |= {one.name: digest_with_label(one, call) for one in planned.made}
     with _consuming(path, {**layout, INTO: new.label}) as states:
         refuse_runs(tree)
         _list(planned, states)
@@ -254,19 +203,11 @@ def _consuming(path: Path, layout: Mapping[str, str]) -> Iterator[dict[str, Cons
                 state.close()
 
 
-def _refuse_removed(place: Place, states: Mapping[str, Consumption]) -> None:
-    """Refuse to go on with a tree of which nothing was listed, and that is gone."""
-    if not has_document(place) and not all(state.is_listed for state in states.values()):
-        raise StoreError(
-            f"another program has removed {place.label} meanwhile. Make the call again, which "
-            "tells whether that was the same conversion",
-            key=place.label,
-            errno=errno.ENOENT,
-        )
-
-
 def _tree_at(place: Directory) -> Hierarchy:
-    """The array or hierarchy, whose documents may have been moved aside."""
+    """The array or hierarchy, whose documents may have been moved aside.
+
+    What was listed of an array is known under the identity that it had then.
+    """
     work = work_of(place.path)
     if work is None:
         return open_hierarchy(place, lambda _: True)
@@ -279,7 +220,11 @@ def _tree_at(place: Directory) -> Hierarchy:
         if name.endswith("/"):
             groups.append(group_at(documents, name.strip("/")))
         elif name != INTO:
-            arrays.append((name, known(stored_at(documents), node, state)))
+            found = stored_at(documents)
+            if state.is_listed:
+                array = ShardedArray(found.array.metadata, node.store)
+                found = replace(found, place=node, array=array, known_identity=state.identity)
+            arrays.append((name, found))
     return Hierarchy(place, tuple(groups), tuple(arrays))
 
 
@@ -302,17 +247,25 @@ def _check(path: Path, planned: TreeConversion) -> None:
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
     for one in planned.made:
-        refuse_scale(one.planned.source)
+        why = why_kept(one.planned.source.array.metadata.document)
+        if why:
+            raise refused(why, "leave consume out")
         if one.name and tree.place.member(one.name).is_mount_point():
             raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
 
 
 def _list(planned: TreeConversion, states: Mapping[str, Consumption]) -> None:
     """List the objects of all arrays, before the documents of any group are moved."""
-    tree = planned.tree
-    _refuse_removed(tree.place, states)
     if all(state.is_listed for state in states.values()):
         return
+    tree, label = planned.tree, planned.tree.place.label
+    if not has_document(tree.place):
+        raise StoreError(
+            f"another program has removed {label} meanwhile. Make the call again, which tells "
+            "whether that was the same conversion",
+            key=label,
+            errno=errno.ENOENT,
+        )
     for state in states.values():
         with as_store_error(str(state.work), "cannot make"):
             make_directories(state.work, "full")
@@ -350,12 +303,14 @@ def _finished(place: Place, new: Place, call: ConversionCall) -> tuple[Converted
     """The results if a conversion has consumed the tree and ended, so that it is gone."""
     is_group = new.kind_for_group() == "group"
     names = [name for name, _ in open_hierarchy(new, lambda _: True).arrays] if is_group else [""]
-    found = [
-        finished(
-            name,
-            place.member(name) if name else place,
-            resolve_target(call.dst, name or None, call.run_dir),
-        )
-        for name in names
-    ]
-    return tuple(array for array in found if array is not None)
+    done = []
+    for name in names:
+        target = resolve_target(call.dst, name or None, call.run_dir)
+        receipt, old = read_receipt(target), place.member(name) if name else place
+        made_of = "" if receipt is None else receipt.identity.source or ""
+        if made_of.startswith(f"stored:{old.store.token}:"):
+            with holding(target):
+                tidy(target)  # the end of its run may have been interrupted
+            path = target.label
+            done.append(ConvertedArray(name=name, path=path, how="skipped", why=(_GONE,)))
+    return tuple(done)

@@ -184,7 +184,7 @@ def plan_reshard(given: PlanReshardArguments) -> ConversionPlan:
     """
     call = call_of(options_from(given, ReshardArguments))
     engine = active_engine()
-    tree = open_tree(given.src, call.wanted.patterns.want)
+    tree = open_tree(given.src, call.patterns.want)
     made = TreeConversion.of(tree, call, engine).made
     return ConversionPlan(
         source=tree.place.label,
@@ -200,10 +200,9 @@ def preview_loss(src: Any, made: ConversionPlan, strategy: Any, *, is_consumed: 
         return
     names = {one.name for one in made.arrays}
     tree = open_tree(src, lambda name: name in names)
-    sources = [source for _, source in tree.arrays]
     is_sharded = any(one.shards is not None for one in made.arrays)
     options = PlanOptions(strategy=strategy)
-    refuse_loss(sources, options, is_sharded=is_sharded, is_consumed=is_consumed)
+    refuse_loss(tree, options, is_sharded=is_sharded, is_consumed=is_consumed)
 
 
 # ---- Whole stores in their place: `shard_store` and `unshard_store`

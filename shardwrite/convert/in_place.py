@@ -153,11 +153,11 @@ def convert_in_place(
             abandon_in_place(tree.place)
         return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
     path = _check(tree, call)
-    refuse_loss_of([source for _, source in tree.arrays], call)
+    refuse_loss_of(tree, call)
     level = Target(tree.place, path).durability(call.run.durability)
     if call.run.restart:
         abandon_in_place(tree.place)
-    drops = call.wanted.options.drop_empty
+    drops = call.wanted.drop_empty
     with InPlace.begun(path, {one.name: one.digest(drop_empty=drops) for one in made}) as work:
         if not work.is_fresh and work.is_new:
             _finish(work)
@@ -316,7 +316,7 @@ def _compare(one: NamedConversion, new: Path, call: ConversionCall) -> None:
     """Compare a new array with the old one; encoded chunks, or values if these were encoded."""
     source = one.planned.source
     against: Any = source.label
-    if call.wanted.options.drop_empty:
+    if call.wanted.drop_empty:
         against = by_inner_chunks(source.array)
     report = verify_opened(open_begun(str(new), one.name or None), against=against)
     if not report.is_good:
@@ -365,8 +365,12 @@ def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
 
 
 def _finish(work: InPlace) -> None:
-    """Let the new tree take the place of the old one, as far as that is left."""
-    work.hand_over(partial(_withdraw, work))
+    """Let the new tree take the place of the old one, as far as that is left.
+
+    Before, the groups above do not list the tree any more; afterwards, they list the new one.
+    """
+    place = Directory(work.path)
+    work.hand_over(lambda: withdraw(place, _putting(work, place)))
     _enter(work)
     work.finish()
 
@@ -381,12 +385,6 @@ def _enter(work: InPlace) -> None:
     """Enter the tree that stands there into the consolidated metadata of all groups above."""
     place = Directory(work.path)
     consolidate(place, partial(_published_in, place), _putting(work, place))
-
-
-def _withdraw(work: InPlace) -> None:
-    """Take the tree out of the consolidated metadata of all groups above."""
-    place = Directory(work.path)
-    withdraw(place, _putting(work, place))
 
 
 def _putting(work: InPlace, place: Place) -> Callable[[Place, bytes | None, Document], bool]:

@@ -26,6 +26,7 @@ from shardwrite.convert.keywords import (
     ConvertPartArguments,
     FinalizeConversionArguments,
     PrepareConversionArguments,
+    PreparedArguments,
     ReshardArguments,
 )
 from shardwrite.convert.plan import Conversion, ConvertedArray
@@ -100,6 +101,12 @@ class PlannedParts(TreeConversion):
         return ArraysInParts(self.label, arrays, engine, _HOW_TO_BEGIN)
 
 
+def _planned(given: PreparedArguments | PrepareConversionArguments) -> tuple[PlannedParts, Engine]:
+    """The plan that all parts make of the same arguments, and the engine of this process."""
+    engine = LocalEngine("threads")
+    return plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine), engine
+
+
 def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
     """Plan a conversion that is cut into parts. Nothing is written."""
     if call.dst is None:
@@ -110,7 +117,7 @@ def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
             remedy="give a place for what is made; workers that are jobs convert in place "
             "(--cluster slurm)",
         )
-    tree = open_tree(src, call.wanted.patterns.want)
+    tree = open_tree(src, call.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
     refuse_runs(tree, is_kept=True)
     return PlannedParts.of(tree, call, engine)
@@ -140,9 +147,8 @@ def prepare_conversion(given: PrepareConversionArguments) -> None:
     >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
     >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
     """
-    call = call_of(options_from(given, ReshardArguments))
-    engine = LocalEngine("threads")
-    plan_parts(given.src, call, engine).begin(engine)
+    parts, engine = _planned(given)
+    parts.begin(engine)
 
 
 @taking(ConvertPartArguments)
@@ -189,8 +195,7 @@ def convert_part(given: ConvertPartArguments) -> Conversion:
     """
     index, count = check_part(given.index, given.count)
     start = time.perf_counter()
-    engine = LocalEngine("threads")
-    parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
+    parts, engine = _planned(given)
     return _result(parts, _convert(parts, index, count, engine), start)
 
 
@@ -235,8 +240,7 @@ def finalize_conversion(given: FinalizeConversionArguments) -> Conversion:
     """
     n_parts = check_n_parts(given.n_parts)
     start = time.perf_counter()
-    engine = LocalEngine("threads")
-    parts = plan_parts(given.src, call_of(options_from(given, ReshardArguments)), engine)
+    parts, engine = _planned(given)
     groups = parts.groups()
     documents = {place.name: group.document for group, place in groups}
 

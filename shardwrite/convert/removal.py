@@ -481,8 +481,10 @@ class Consumer:
         self._ledger = ledger
         for checked in self._state.checked():
             ranks = list(checked.shards)
-            self._is_checked[ranks] = True
-            self._take_facts(ledger, checked)
+            self._is_checked[ranks] = ledger.is_done[ranks] = True
+            ledger.nbytes[ranks] = checked.nbytes
+            ledger.index_crcs[ranks] = checked.crc
+            ledger.n_chunks[ranks] = checked.chunks
         self._check_shards(ledger, deep=deep)
         self._look_at_source()
         self._run = run
@@ -495,14 +497,6 @@ class Consumer:
         for first in range(0, len(done), _MOST_AT_ONCE):
             self._consume(done[first : first + _MOST_AT_ONCE])
         self._remove(np.flatnonzero(self._is_there))
-
-    @staticmethod
-    def _take_facts(ledger: Ledger, checked: Checked) -> None:
-        ranks = list(checked.shards)
-        ledger.is_done[ranks] = True
-        ledger.nbytes[ranks] = checked.nbytes
-        ledger.index_crcs[ranks] = checked.crc
-        ledger.n_chunks[ranks] = checked.chunks
 
     def _check_shards(self, ledger: Ledger, *, deep: bool) -> None:
         """Check that the shards that were compared are still what they were."""
@@ -548,7 +542,12 @@ class Consumer:
     def _consume(self, ranks: Ranks) -> None:
         if not len(ranks):
             return
-        for rank, message in self._differing(ranks).items():
+        bad = (
+            differing_objects(self._target, self._source, ranks)
+            if self._donor is None
+            else differing(self._target, ranks, self._donor)
+        )
+        for rank, message in bad.items():
             raise CorruptShardError(
                 f"{message}; nothing of what it was made of is removed",
                 key=self._target.metadata.key_of_rank(rank),
@@ -564,12 +563,6 @@ class Consumer:
         grids = self._target.metadata.grid, self._source.metadata.grid
         touched = np.unique(np.concatenate(list(_meeting(ranks, *grids))))
         self._remove(touched[self._is_there[touched]])
-
-    def _differing(self, ranks: Ranks) -> dict[int, str]:
-        """A message for each shard that is not what it should be."""
-        if self._donor is None:
-            return differing_objects(self._target, self._source, ranks)
-        return differing(self._target, ranks, self._donor)
 
     def _remove(self, numbers: Ranks) -> None:
         """Remove those of some objects of which all shards were compared."""

@@ -296,7 +296,7 @@ class InPlace:
         with as_store_error(str(self.path), "cannot exchange"):
             check_movable(self.path, self.work)
 
-    def hand_over(self, withdraw: Callable[[], None]) -> None:
+    def hand_over(self, withdraw: Callable[[], object]) -> None:
         """Give the name of the old tree to the new one, durably, as far as that is left.
 
         These are steps 3 and 4, and the begin of step 5.

@@ -64,16 +64,13 @@ from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
 from shardwrite.volumes.documents import parsed, replace_info, volume_and_key
 from shardwrite.volumes.info import INFO, Scale, parse_info
-from shardwrite.volumes.new import NewScale, merged_info
+from shardwrite.volumes.new import OTHER_PARTS, NewScale, merged_info
 from shardwrite.volumes.scale import PrecomputedShards
 
 __all__ = ["PlannedTransfer", "Requests", "Transfer", "TransferPlan", "TransferredArray"]
 
 
 # ---- Volumes of Neuroglancer in the hierarchy: their ``info``, which follows last
-
-
-_BESIDE = ("mesh", "skeletons", "segment_properties")
 
 
 def infos_of(tree: Hierarchy) -> dict[str, bytes]:
@@ -119,7 +116,7 @@ def beside_scales(infos: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (f"{name}/{value}" if name else value, f"the {member} of a volume, which are no scale")
         for name, data in infos.items()
-        for member in _BESIDE
+        for member in OTHER_PARTS
         if isinstance(value := parsed(data).get(member), str)
     )
 

@@ -118,10 +118,10 @@ def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
         arrays, n_removed = convert_and_consume(place, call, engine)
     else:
         is_finished = new is None and finish_in_place(place)
-        tree = open_tree(src, call.wanted.patterns.want)
+        tree = open_tree(src, call.patterns.want)
         place, left_out = tree.place, tree.left_out
         planned = TreeConversion.of(tree, call, engine)
-        if call.wanted.is_store:
+        if call.is_store:
             _noted(_attributes_of(tree), call)
         if new is None:
             arrays = convert_in_place(planned, engine, is_finished)
@@ -130,7 +130,7 @@ def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
             if call.while_growing is None:
                 refuse_runs(tree, is_kept=True)
             arrays = planned.execute(engine)
-        if call.wanted.is_store:
+        if call.is_store:
             _note(place, call)
     return Conversion(
         source=place.label,
@@ -157,7 +157,7 @@ def _attributes_of(tree: Hierarchy) -> Document:
 
 def _noted(attributes: Document, call: ConversionCall) -> Document:
     """Attributes of a root that tell of shards, or no longer do."""
-    is_flat = call.wanted.options.shards is None
+    is_flat = call.wanted.shards is None
     return without_note(attributes) if is_flat else with_note(attributes)
 
 

@@ -115,14 +115,11 @@ def _instead_of_to_zarr(given: Mapping[str, Any], others: Mapping[str, Any]) -> 
     format_ = call.pop("zarr_format", None) or call.pop("zarr_version", None)
     if format_ is None:
         format_ = zarr.config.get("default_zarr_format")
-    if format_ != 3 or not _asks_for_shards(ds, call.get("encoding")):
+    if format_ != 3:
         return None  # xarray refuses shards in other formats
-    return functools.partial(_write, ds, call)
-
-
-def _asks_for_shards(ds: Any, encoding: Any) -> bool:
-    """Whether the encoding of a variable has shards."""
-    return any(each.get("shards") is not None for each in _encodings(ds, encoding))
+    encodings = _encodings(ds, call.get("encoding"))
+    has_shards = any(each.get("shards") is not None for each in encodings)
+    return functools.partial(_write, ds, call) if has_shards else None
 
 
 def _encodings(ds: Any, encoding: Any) -> Iterator[Mapping[str, Any]]:

@@ -226,97 +226,87 @@ def planned_into(
             value=type(call.ds).__name__,
             remedy="give variables that have a dimension of the region and are no index",
         )
-    plans = [_planned_into_group(call, targets, values, engine) for values in made]
+    updates = _Updates(call, targets, engine)
+    plans = [updates.of_group(values) for values in made]
     wrong = next((found for _, found in plans if found is not None), None)
     variables = list[PlannedVariable]()
     for values, (each, _) in zip(made, plans, strict=True):
         own_wrong = None if wrong is None else values.repeated(wrong)
-        variables += (
-            each
-            if own_wrong is None
-            else _appended_before(call, targets, values, own_wrong, each, engine)
-        )
+        variables += each if own_wrong is None else updates.appended_before(values, own_wrong, each)
     # The coordinates that name the steps come last.
     variables.sort(key=lambda each: each.path.rpartition("/")[2] == call.append_dim)
     return Planned(variables, {values.path: values.document for values in made}, is_new=False)
 
 
-def _planned_into_group(
-    call: Call, targets: Mapping[str, Target], made: ValuesOfNode, engine: Engine
-) -> tuple[list[PlannedVariable], Overlap | None]:
-    """Plans of updates of the arrays in a group, and what is wrong if steps are there already.
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """Plans of updates of arrays that exist."""
 
-    An append begins where all arrays end. If it was interrupted, it is the same one.
-    """
-    variables = [_into(call, targets, values, engine) for values in made.written]
-    starts = {
-        v.path: v.plan.array_region.start[v.plan.append_axis]
-        for v in variables
-        if v.plan.append_axis is not None and v.plan.array_region is not None
-    }
-    first = min(starts.values(), default=0)
-    for n, (variable, values) in enumerate(zip(variables, made.written, strict=True)):
-        if starts.get(variable.path, first) != first:
-            again = _into(call, targets, values, engine, first)
-            if not again.was_left:
-                raise _unless_unfinished(targets, starts, _of_other_lengths(starts, call))
-            variables[n] = again
-    is_repeated = made.overlap is not None and first >= made.overlap.length
-    return variables, made.overlap if is_repeated else None
+    call: Call
+    targets: Mapping[str, Target]  # the arrays, by their paths in the object
+    engine: Engine
 
+    def of_group(self, made: ValuesOfNode) -> tuple[list[PlannedVariable], Overlap | None]:
+        """Plans for the arrays in a group, and what is wrong if steps are there already.
 
-def _appended_before(
-    call: Call,
-    targets: Mapping[str, Target],
-    made: ValuesOfNode,
-    wrong: Overlap,
-    variables: Sequence[PlannedVariable],
-    engine: Engine,
-) -> list[PlannedVariable]:
-    """Plans of an append whose steps are there, if the same call has appended them before.
+        An append begins where all arrays end. If it was interrupted, it is the same one.
+        """
+        variables = [self._of(values) for values in made.written]
+        starts = {
+            v.path: v.plan.array_region.start[v.plan.append_axis]
+            for v in variables
+            if v.plan.append_axis is not None and v.plan.array_region is not None
+        }
+        first = min(starts.values(), default=0)
+        for n, (variable, values) in enumerate(zip(variables, made.written, strict=True)):
+            if starts.get(variable.path, first) != first:
+                again = self._of(values, first)
+                if not again.was_left:
+                    raise self._unless_unfinished(starts, _of_other_lengths(starts, self.call))
+                variables[n] = again
+        is_repeated = made.overlap is not None and first >= made.overlap.length
+        return variables, made.overlap if is_repeated else None
 
-    Sources that only their dtype and chunks tell apart may have other values.
-    """
-    again, start = list(variables), wrong.length - wrong.n_steps
-    for n, values in enumerate(made.written if wrong.are_last else ()):
-        if values.axis is not None:
-            again[n] = _into(call, targets, values, engine, start)
-    appends = [each for each in again if each.plan.append_axis is not None]
-    if not wrong.are_last or not all(
-        each.was_left and not str(each.plan.identity.source).startswith(BY_CHUNKS)
-        for each in appends
-    ):
-        raise _unless_unfinished(targets, [each.path for each in appends], wrong.error)
-    return again
+    def appended_before(
+        self, made: ValuesOfNode, wrong: Overlap, variables: Sequence[PlannedVariable]
+    ) -> list[PlannedVariable]:
+        """Plans of an append whose steps are there, if the same call has appended them before.
 
+        Sources that only their dtype and chunks tell apart may have other values.
+        """
+        again, start = list(variables), wrong.length - wrong.n_steps
+        for n, values in enumerate(made.written if wrong.are_last else ()):
+            if values.axis is not None:
+                again[n] = self._of(values, start)
+        appends = [each for each in again if each.plan.append_axis is not None]
+        if not wrong.are_last or not all(
+            each.was_left and not str(each.plan.identity.source).startswith(BY_CHUNKS)
+            for each in appends
+        ):
+            raise self._unless_unfinished([each.path for each in appends], wrong.error)
+        return again
 
-def _unless_unfinished(
-    targets: Mapping[str, Target], names: Iterable[str], error: SpecError
-) -> SpecError | JournalError:
-    """The error of an update of some arrays that has not ended; if there is none, another one."""
-    runs = (run for name in names for run in unfinished_updates(targets[name]))
-    return next((unfinished(run) for run in runs if not is_complete(run, looking=True)), error)
+    def _unless_unfinished(
+        self, names: Iterable[str], error: SpecError
+    ) -> SpecError | JournalError:
+        """The error of an update of some arrays that has not ended; without one, another one."""
+        runs = (run for name in names for run in unfinished_updates(self.targets[name]))
+        return next((unfinished(run) for run in runs if not is_complete(run, looking=True)), error)
 
-
-def _into(
-    call: Call,
-    targets: Mapping[str, Target],
-    values: Values,
-    engine: Engine,
-    start: int | None = None,
-) -> PlannedVariable:
-    options = options_from(call, PlanOptions)
-    # The next call reads a coordinate before it goes on, so no shard of it may be half changed.
-    is_coordinate = values.dims == (values.path.rpartition("/")[2],)
-    if not values.is_sharded or (is_coordinate and options.strategy.in_place):
-        options = replace(options, strategy=FixedOrder())
-    region = values.region if values.axis is None else APPEND
-    where = Where(region, values.axis or 0, casting="same_kind", start=start)
-    with _naming(values.path, values.dims):
-        target = target_via(targets[values.path], call.via)
-        source, plan = region_plan(values.values, target, where, engine, options)
-        source_of = ArrayChunks(source, plan.region)
-        return PlannedVariable(values.path, source_of, plan, target_of_update(target, plan))
+    def _of(self, values: Values, start: int | None = None) -> PlannedVariable:
+        """Plan of one array."""
+        options = options_from(self.call, PlanOptions)
+        # The next call reads a coordinate before it goes on, so no shard of it may be half changed.
+        is_coordinate = values.dims == (values.path.rpartition("/")[2],)
+        if not values.is_sharded or (is_coordinate and options.strategy.in_place):
+            options = replace(options, strategy=FixedOrder())
+        region = values.region if values.axis is None else APPEND
+        where = Where(region, values.axis or 0, casting="same_kind", start=start)
+        with _naming(values.path, values.dims):
+            target = target_via(self.targets[values.path], self.call.via)
+            source, plan = region_plan(values.values, target, where, self.engine, options)
+            source_of = ArrayChunks(source, plan.region)
+            return PlannedVariable(values.path, source_of, plan, target_of_update(target, plan))
 
 
 def _of_other_lengths(starts: Mapping[str, int], call: Call) -> SpecError:

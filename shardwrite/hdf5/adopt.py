@@ -20,7 +20,6 @@ from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.convert.plan import ConvertedLayout, converted
 from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_array
 from shardwrite.engines import active_engine
-from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -344,7 +343,7 @@ class JoinedStore(Store):
         document: str,
     ) -> None:
         self._files = tuple(files)
-        self._dataset, self._counts, self._n_chunks = dataset, counts, n_chunks
+        self.dataset, self._counts, self._n_chunks = dataset, counts, n_chunks
         self._document = document
 
     @staticmethod
@@ -354,7 +353,7 @@ class JoinedStore(Store):
         return str(store.local_path), store.file_version
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = self._files, self._dataset, self._counts, self._n_chunks, self._document
+        fields = self._files, self.dataset, self._counts, self._n_chunks, self._document
         return type(self), fields
 
     def __repr__(self) -> str:
@@ -366,7 +365,7 @@ class JoinedStore(Store):
         names = [path for path, _ in self._files]
         axes = [axis for axis, count in enumerate(self._counts) if count > 1]
         where = self._counts if len(axes) > 1 else sum(axes)
-        return f"{names[0]}:{_digest(names, self._dataset, where)}"
+        return f"{names[0]}:{_digest(names, self.dataset, where)}"
 
     @cached_property
     def _metadata(self) -> ArrayMetadata:
@@ -380,7 +379,7 @@ class JoinedStore(Store):
         pairs = list(map(divmod, index, self._n_chunks))
         path, version = self._files[ravel([file for file, _ in pairs], self._counts)]
         inside = tuple(place for _, place in pairs)
-        return _opened(path, version, self._dataset), self._metadata.shard_key(inside)
+        return _opened(path, version, self.dataset), self._metadata.shard_key(inside)
 
     def open(self, key: str) -> ObjectReader | None:
         """See :meth:`Store.open`."""
@@ -407,7 +406,7 @@ class JoinedStore(Store):
             yield DOCUMENT
         for number, (path, version) in enumerate(self._files):
             file = unravel(number, self._counts)
-            for key in _opened(path, version, self._dataset).list_keys():
+            for key in _opened(path, version, self.dataset).list_keys():
                 index = self._metadata.shard_index(key)
                 if index is None:
                     continue
@@ -549,69 +548,52 @@ def adopt(call: AdoptArguments) -> Adopted:
     >>> shardwrite.open_sharded(path + "/days.zarr")[:, 0].tolist()
     [0, 0, 1, 1, 2, 2]
     """
-    sources, target, conversion = _planned(call)
+    planned, target, conversion = _planned(call)
     options = options_from(call, RunOptions, remedy_if_there=_ELSEWHERE)
     job = Job(conversion.chunks, conversion.plan, target, for_new_array(options))
     (result,) = execute([job], active_engine(), call.progress)
-    planned = sources.planned(target.label, conversion.metadata.index_codec.location)
     return replace(planned, is_plan=False, is_skipped=not result.seconds)  # the run had ended
 
 
 def preview_adopt(call: AdoptArguments) -> Adopted:
     """What :func:`adopt` would do. It raises what that would raise before it changes anything."""
-    sources, target, conversion = _planned(call)
-    return sources.planned(target.label, conversion.metadata.index_codec.location)
+    return _planned(call)[0]
 
 
-def _planned(call: AdoptArguments) -> tuple[_Files, Target, ArrayConversion]:
-    sources = _look(call.files, call.dataset, _arrangement(call.axis, call.grid))
-    target, engine = resolve_target(call.array, None), active_engine()
-    return sources, target, sources.converting(call.strategy, call.memory_limit, target, engine)
+def _planned(call: AdoptArguments) -> tuple[Adopted, Target, ArrayConversion]:
+    """What would be done, where, and the copies, after a look at all files."""
+    store, joined, nbytes = _look(call.files, call.dataset, _arrangement(call.axis, call.grid))
+    target, dataset = resolve_target(call.array, None), store.dataset
+    if call.strategy is None:
+        _check_fits(joined.sharded("end"), dataset)
+    strategy = Hdf5() if call.strategy is None else as_strategy(call.strategy)
+    if isinstance(strategy, Hdf5) and strategy.dataset is None:
+        strategy = replace(strategy, dataset=dataset)
+    conversion = convert_array(
+        stored_at(InStore(store)),
+        active_engine(),
+        ConversionOptions(shards=joined.chunks_per_part),
+        PlanOptions(strategy=strategy, memory_limit=call.memory_limit),
+        target.store,
+    )
+    grid = joined.whole.grid
+    planned = Adopted(
+        path=target.label,
+        dataset=dataset,
+        shape=grid.shape,
+        shards=joined.shards,
+        chunks=grid.chunks,
+        index_location=conversion.metadata.index_codec.location,
+        n_shards=math.prod(joined.counts),
+        nbytes=nbytes,
+        left_out=joined.left_out,
+        is_plan=True,
+    )
+    return planned, target, conversion
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files that were looked at, and whose chunks can be copied."""
-
-    joined: Joined  # the array that they make
-    store: JoinedStore  # their chunks
-    dataset: str  # name of the dataset
-    n_files: int  # number of the files, and their size in bytes
-    nbytes: int
-
-    def planned(self, path: str, index_location: str) -> Adopted:
-        """What would be done."""
-        grid = self.joined.whole.grid
-        return Adopted(
-            path=path,
-            dataset=self.dataset,
-            shape=grid.shape,
-            shards=self.joined.shards,
-            chunks=grid.chunks,
-            index_location=index_location,
-            n_shards=self.n_files,
-            nbytes=self.nbytes,
-            left_out=self.joined.left_out,
-            is_plan=True,
-        )
-
-    def converting(
-        self, strategy: Any, memory_limit: int | str | None, target: Target, engine: Engine
-    ) -> ArrayConversion:
-        """Plan the copies."""
-        if strategy is None:
-            _check_fits(self.joined.sharded("end"), self.dataset)
-        chosen = Hdf5() if strategy is None else as_strategy(strategy)
-        if isinstance(chosen, Hdf5) and chosen.dataset is None:
-            chosen = replace(chosen, dataset=self.dataset)
-        options = PlanOptions(strategy=chosen, memory_limit=memory_limit)
-        layout = ConversionOptions(shards=self.joined.chunks_per_part)
-        source = stored_at(InStore(self.store))
-        return convert_array(source, engine, layout, options, target.store)
-
-
-def _look(given: Any, dataset: Any, arrangement: int | Shape) -> _Files:
-    """Look at all files, before anything is written.
+def _look(given: Any, dataset: Any, arrangement: int | Shape) -> tuple[JoinedStore, Joined, int]:
+    """Look at all files, before anything is written: their chunks, the array, and their size.
 
     - `arrangement`: the axis along which the files follow one another, or the number of files
       along each axis.
@@ -641,10 +623,10 @@ def _look(given: Any, dataset: Any, arrangement: int | Shape) -> _Files:
             sizes.append(files[-1][1][1])
             yield path, array.metadata
 
-    joined = join(each(), len(paths), arrangement)
-    check_indexes(joined.sharded("end").grid, paths, sum(sizes))
+    joined, nbytes = join(each(), len(paths), arrangement), sum(sizes)
+    check_indexes(joined.sharded("end").grid, paths, nbytes)
     store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
-    return _Files(joined, store, names[0], len(files), sum(sizes))
+    return store, joined, nbytes
 
 
 def _check_fits(metadata: ArrayMetadata, dataset: str) -> None:

@@ -48,7 +48,7 @@ import numpy as np
 from crc32c import crc32c
 
 from shardwrite._dataclass import dataclass
-from shardwrite.codecs.stages import Buffer
+from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.host.stopping import TAKEOVERS, tell
@@ -150,6 +150,24 @@ def parse_record(data: bytes) -> tuple[UndoHead, bytes] | None:
     return UndoHead.from_dict(json.loads(head[9:])), rest
 
 
+def read_over(
+    source: Ranges, ranges: Iterable[tuple[int, bytes]], offset: int, nbytes: int
+) -> bytes:
+    """Bytes of an object in which those of some ranges are replaced, or follow its end.
+
+    - `ranges`: their offsets and bytes. Bytes that are nowhere read as zeros.
+    """
+    stop = offset + nbytes
+    there = max(0, min(stop, source.nbytes) - offset)
+    data = bytearray(source.read(offset, there) if there else b"")
+    data.extend(bytes(nbytes - there))
+    for start, new in ranges:
+        a, b = max(offset, start), min(stop, start + len(new))
+        if a < b:
+            data[a - offset : b - offset] = new[a - start : b - start]
+    return bytes(data)
+
+
 class Composed(ObjectReader):
     """A readable object that is composed of another object and of ranges that replace its bytes.
 
@@ -171,15 +189,7 @@ class Composed(ObjectReader):
 
         Bytes that are neither in the shard nor in a range read as zeros. Checksums reveal them.
         """
-        stop = offset + nbytes
-        there = max(0, min(stop, self._reader.nbytes) - offset)
-        data = bytearray(self._reader.read(offset, there) if there else b"")
-        data.extend(bytes(nbytes - there))
-        for start, new in self._ranges:
-            a, b = max(offset, start), min(stop, start + len(new))
-            if a < b:
-                data[a - offset : b - offset] = new[a - start : b - start]
-        return bytes(data)
+        return read_over(self._reader, self._ranges, offset, nbytes)
 
     def __enter__(self) -> Composed:
         return self

@@ -27,7 +27,7 @@ from shardwrite.format.document import OtherFormat
 from shardwrite.format.metadata import why_too_long
 from shardwrite.format.node import FORMAT
 from shardwrite.grid import Shape, ravel, unravel
-from shardwrite.legacy.v2 import MEND, translated
+from shardwrite.legacy.v2 import DIMENSIONS, MEND, SHUFFLES, translated
 
 # ---- Keys of chunks, and of the shards that hold them
 
@@ -220,13 +220,9 @@ _CODECS = ("gzip", "zlib", "blosc", "bz2", "lz4", "lzma")
 
 _COMPRESSOR = ("codec", "configuration")
 
-_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-
 _OF_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
-_DIMENSIONS = "_ARRAY_DIMENSIONS"
-
-_OWN = ("filters", _DIMENSIONS)
+_OWN = ("filters", DIMENSIONS)
 """Attributes that are fields of a document of today."""
 
 
@@ -450,7 +446,7 @@ def _attributes_out(document: Document) -> Document:
         if not all(isinstance(name, str) for name in names):
             remedy = "name all of them, or none"
             raise _refused("some have no name", "dimension_names", list(names), remedy)
-        attributes[_DIMENSIONS] = list(names)
+        attributes[DIMENSIONS] = list(names)
     return attributes
 
 
@@ -493,7 +489,7 @@ def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document
     settings = {name: value for name, value in configuration.items() if name != "typesize"}
     if name == "blosc":
         shuffle = settings.get("shuffle", "noshuffle")
-        settings["shuffle"] = _SHUFFLES.index(shuffle) if shuffle in _SHUFFLES else shuffle
+        settings["shuffle"] = SHUFFLES.index(shuffle) if shuffle in SHUFFLES else shuffle
     return order, is_big, {"codec": f"{_CODEC}{name}/1.0", "configuration": settings}
 
 

@@ -19,14 +19,14 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import why_too_long
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENTS_OF_V2
 
-_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 _SERIALIZERS = frozenset({"vlen-utf8", "vlen-bytes"})
 # codecs that turn arrays into arrays, and bytes into bytes, and have the same bytes in v3
 _OF_ARRAYS = frozenset({"delta", "fixedscaleoffset", "bitround", "quantize", "astype"})
 _OF_BYTES = frozenset({"zlib", "bz2", "lzma", "lz4", "shuffle"})
 _CHECKSUMS = frozenset({"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"})
-_DIMENSIONS = "_ARRAY_DIMENSIONS"
+DIMENSIONS = "_ARRAY_DIMENSIONS"
 MEND = "mend its"
 _WRITE = "read it with a program that you trust, and write its values"
 
@@ -72,9 +72,9 @@ def translated(found: Any, attributes: Any) -> Translation:
         "fill_value": _fill(document.get("fill_value"), dtype),
         "codecs": codecs,
     }
-    names = attributes_of_v3.get(_DIMENSIONS)
+    names = attributes_of_v3.get(DIMENSIONS)
     if isinstance(names, list) and len(names) == ndim and all(isinstance(n, str) for n in names):
-        document_of_v3["dimension_names"] = attributes_of_v3.pop(_DIMENSIONS)
+        document_of_v3["dimension_names"] = attributes_of_v3.pop(DIMENSIONS)
     document_of_v3["attributes"] = attributes_of_v3
     foreign = [str(codec["name"]) for codec in codecs if str(codec["name"]).startswith("numcodecs")]
     note = f"codecs of Zarr v2 that not every reader of v3 knows: {', '.join(foreign)}"
@@ -231,13 +231,13 @@ def _of_bytes(codec: Mapping[str, Any], itemsize: int) -> Codec:
         number = settings["shuffle"]
         if number == -1:  # automatic
             number = 2 if itemsize == 1 else 1
-        if number not in range(len(_SHUFFLES)):
+        if number not in range(len(SHUFFLES)):
             raise _refused("no such shuffle", "compressor", dict(codec))
         configuration = {
             "typesize": min(itemsize, 255),
             "cname": settings["cname"],
             "clevel": settings["clevel"],
-            "shuffle": _SHUFFLES[number],
+            "shuffle": SHUFFLES[number],
             "blocksize": settings["blocksize"],
         }
         return {"name": "blosc", "configuration": configuration}

@@ -55,6 +55,7 @@ from shardwrite.journal.takeover import (
     recover_changes,
 )
 from shardwrite.journal.trust import require_trusted_copies
+from shardwrite.journal.undo import read_over
 from shardwrite.place.base import QUARANTINE_PREFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
@@ -135,16 +136,7 @@ class NewIndex:
 
     def read(self, offset: int, nbytes: int) -> Buffer:
         """See :meth:`shardwrite.encode.reader.Ranges.read`."""
-        end = offset + nbytes
-        out = bytearray(nbytes)
-        old = max(0, min(end, self.source.nbytes) - offset)
-        if old:
-            out[:old] = self.source.read(offset, old)
-        for at, data in self.changes:
-            first, last = max(at, offset), min(at + len(data), end)
-            if first < last:
-                out[first - offset : last - offset] = data[first - at : last - at]
-        return out
+        return read_over(self.source, self.changes, offset, nbytes)
 
 
 @dataclass(frozen=True, slots=True)

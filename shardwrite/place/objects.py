@@ -365,7 +365,7 @@ class InStore(Place):
                 try:
                     whole = _after(data, known.data)
                     if whole is not None:
-                        self._put(leaf, whole, (known.version,), durability, attempt, guard)
+                        self.put(leaf, whole, (known.version,), durability, attempt, guard)
                         return
                 except StoreError as error:
                     if error.errno != errno.ESTALE:
@@ -389,9 +389,9 @@ class InStore(Place):
                 data += (_n_turns(end) + 1) % _N_TURNS * _TURN
             elif over is not None and over.data is not None:
                 raise changed_meanwhile(leaf)
-        self._put(leaf, data, (version,) if is_conditional else None, durability, attempt, guard)
+        self.put(leaf, data, (version,) if is_conditional else None, durability, attempt, guard)
 
-    def _put(
+    def put(
         self,
         leaf: str,
         data: bytes,

@@ -83,7 +83,7 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
       several times. If it returns None, what stands there stays.
     """
     place = volume.place
-    if not isinstance(place, Directory):
+    if isinstance(place, InStore):
         place.store.prepare()
         if volume.in_store:
             _replace_object(place, replace, durability)
@@ -91,7 +91,8 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
         with alone_beside(volume.beside, "none") as claim:
             _replace_object(place, replace, durability, claim.check)
         return
-    path, beside = place.path / INFO, state_beside(place.path / INFO)
+    path = volume.directory.path / INFO
+    beside = state_beside(path)
     # A finished call also ends where nothing can be written.
     if not is_there(beside) and replace(old := place.read(INFO)) in (None, old):
         return
@@ -106,7 +107,7 @@ def replace_info(volume: Target, replace: Replace, durability: str) -> None:
 
 
 def _replace_object(
-    place: Place, replace: Replace, durability: str, check: Callable[[], None] = lambda: None
+    place: InStore, replace: Replace, durability: str, check: Callable[[], None] = lambda: None
 ) -> None:
     """Replace the object until no other process has changed it since it was read."""
     for n_tries in itertools.count(1):
@@ -117,7 +118,7 @@ def _replace_object(
         wait_for_others(place, n_tries, INFO)
 
 
-def _seen(place: Place) -> tuple[bytes | None, Any]:
+def _seen(place: InStore) -> tuple[bytes | None, Any]:
     """The object as it stands there, and its version."""
     reader = place.store.open(INFO)
     if reader is None:
@@ -133,22 +134,17 @@ def _seen(place: Place) -> tuple[bytes | None, Any]:
 
 
 def _replaced(
-    place: Place, version: Any, data: bytes, durability: str, check: Callable[[], None]
+    place: InStore, version: Any, data: bytes, durability: str, check: Callable[[], None]
 ) -> bool:
     """Put the object in the place of a version; False if another version stands there."""
-    store = place.store
-    can_tell = Capability.CONDITIONAL in store.capabilities
-    with store.transaction(durability, f"{uuid.uuid4().hex}.0", check) as transaction:
-        writer = transaction.create(INFO)
-        writer.write([data])
-        if can_tell:
-            writer.expect(version)
-        try:
-            writer.finish()
-        except StoreError as error:
-            if error.errno != errno.ESTALE or not can_tell:
-                raise
-            return False
+    can_tell = Capability.CONDITIONAL in place.store.capabilities
+    attempt = f"{uuid.uuid4().hex}.0"
+    try:
+        place.put(INFO, data, (version,) if can_tell else None, durability, attempt, check)
+    except StoreError as error:
+        if error.errno != errno.ESTALE or not can_tell:
+            raise
+        return False
     return True
 
 

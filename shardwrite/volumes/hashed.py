@@ -181,16 +181,6 @@ def plan_gathering(
     return made
 
 
-def gathering_begun(
-    run: RunDirectory, resources: Resources, n_shards: int, identity: str | None = None
-) -> Plan:
-    """Read back the plan of a run that gathers chunks out of a spool."""
-    made = plan_begun(run, resources, identity=identity)
-    made = replace(made, source=replace(made.source, chunks=made.metadata.grid.sizes))
-    _check_fits(made, n_shards)
-    return made
-
-
 def gathering_nbytes(plan: Plan, n_shards: int) -> int:
     """Memory of a process that gathers chunks out of a spool, in bytes, at most."""
     needed = copying_nbytes(plan, gathered_nbytes(plan.metadata, n_shards) + plan.held_nbytes)
@@ -620,7 +610,7 @@ class ScatteredRun:
         self, chunks: GatheredChunks, share: Share, spooling: Plan, progress: Progress
     ) -> WriteResult:
         """Gather the shards of a part."""
-        plan = self._gathering(spooling)
+        plan = self._gathering(spooling, spooling.source.identity)
         part = plan.part(*share.number)
         return self._write_part(Job.of_run(self.run, chunks, plan, part), progress)
 
@@ -632,7 +622,7 @@ class ScatteredRun:
         """Gather the shards that no part has gathered, and publish the scale."""
         with self._spool(ends=True) as spool_run, contextlib.ExitStack() as stack:
             job = self._spool_job(spool_run)
-            plan = gathering_begun(self.run, self._resources, job.plan.n_shards)
+            plan = self._gathering(job.plan)
             chunks = stack.enter_context(whole_spool(job, self.engine, n_parts, "end"))
             scale = Job.of_run(self.run, chunks, plan, keep_report=keep_report)
             own = stack.enter_context(Run.open([scale], self.engine, progress, "end"))
@@ -653,13 +643,18 @@ class ScatteredRun:
             raise self._lost()
         plan = self._spool_job(spool_run, share).plan
         if not len(replay(spool_run, plan.metadata, looking=True).ledger.missing):
-            plan = self._gathering(plan)
+            plan = self._gathering(plan, plan.source.identity)
         return plan.part(*share.number)
 
-    def _gathering(self, spooling: Plan) -> Plan:
-        """Plan of the run that gathers the chunks of a spool, with the source of its plan."""
-        identity = spooling.source.identity
-        return gathering_begun(self.run, self._resources, spooling.n_shards, identity)
+    def _gathering(self, spooling: Plan, identity: str | None = None) -> Plan:
+        """The plan of the run that gathers chunks out of a spool, read back.
+
+        - `identity`: that of the source; by default as the run was begun.
+        """
+        made = plan_begun(self.run, self._resources, identity=identity)
+        made = replace(made, source=replace(made.source, chunks=made.metadata.grid.sizes))
+        _check_fits(made, spooling.n_shards)
+        return made
 
     @property
     def _resources(self) -> Resources:

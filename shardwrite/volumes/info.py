@@ -230,7 +230,8 @@ VOLUME_TYPE = "neuroglancer_multiscale_volume"
 
 _MOST = sys.float_info.max
 
-_MOST_WHOLE = 2**53  # JavaScript holds whole numbers exactly up to there
+MOST_WHOLE = 2**53
+"""Largest whole number up to which JavaScript holds all of them exactly."""
 
 _WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 # halves of characters, which JSON can escape, and no path of a file can hold
@@ -365,8 +366,8 @@ def parse_sharding(found: Any) -> ShardingParameters:
 
 def _n_channels(found: Any) -> int:
     found = _whole(found)
-    if type(found) is not int or not 1 <= found <= _MOST_WHOLE:
-        remedy = f"give a whole number of 1 to {_MOST_WHOLE}"
+    if type(found) is not int or not 1 <= found <= MOST_WHOLE:
+        remedy = f"give a whole number of 1 to {MOST_WHOLE}"
         raise SpecError("not valid", field="num_channels", value=found, remedy=remedy)
     return found
 
@@ -386,12 +387,12 @@ def _numbers(found: Any, field: str, n: int, *, least: int | None = None) -> Sha
     is_valid = (
         isinstance(found, list)
         and len(found) == n
-        and all(type(i) is int and (-_MOST_WHOLE if least is None else least) <= i for i in found)
-        and all(i <= _MOST_WHOLE for i in found)
+        and all(type(i) is int and (-MOST_WHOLE if least is None else least) <= i for i in found)
+        and all(i <= MOST_WHOLE for i in found)
     )
     if not is_valid:
-        smallest = -_MOST_WHOLE if least is None else least
-        remedy = f"give {n} whole numbers of {smallest} to {_MOST_WHOLE}"
+        smallest = -MOST_WHOLE if least is None else least
+        remedy = f"give {n} whole numbers of {smallest} to {MOST_WHOLE}"
         raise SpecError("not valid", field=field, value=found, remedy=remedy)
     return tuple(found)
 

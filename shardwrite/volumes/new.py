@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from shardwrite.stores.removal import TEMPORARY_SUFFIX
 from shardwrite.volumes.info import (
     ATTRIBUTE,
     INFO,
+    MOST_WHOLE,
     VOLUME_TYPE,
     ChunkEncoding,
     Scale,
@@ -54,8 +55,6 @@ _DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "flo
 
 _INSTEAD = {"bool": "uint8", "int64": "int32", "float64": "float32", "float16": "float32"}
 
-_MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
-
 _MOST_NBYTES = 2**63
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -64,7 +63,8 @@ _TAKEN = (INFO, DOCUMENT, "provenance", "shardwrite-receipt.json")
 
 _ENDINGS = (RUN_SUFFIX, TEMPORARY_SUFFIX, ".quarantine")
 
-_OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
+OTHER_PARTS = ("mesh", "skeletons", "segment_properties")
+"""Members of an ``info`` that name directories with other things than scales."""
 
 _NAMES = {"channel": "c", "channels": "c"}
 
@@ -83,6 +83,11 @@ class NewScale:
 
     volume: Volume  # the volume with this scale alone
     entry: Document  # the scale as ``info`` holds it
+
+    @classmethod
+    def of(cls, kind: object, data_type: str, n_channels: int, entry: Document) -> Self:
+        """The scale of an entry, after a check of all that it says."""
+        return cls(parse_info(_info_of(kind, data_type, n_channels, entry)), entry)
 
     @property
     def scale(self) -> Scale:
@@ -135,6 +140,17 @@ class NewScale:
         return NewScale(
             replace(self.volume, scales=(scale,)), {**self.entry, "sharding": sharding.to_dict()}
         )
+
+
+def _info_of(kind: object, data_type: str, n_channels: int, entry: Document) -> Document:
+    """The ``info`` of a volume with a single scale."""
+    return {
+        "@type": VOLUME_TYPE,
+        "type": kind,
+        "data_type": data_type,
+        "num_channels": n_channels,
+        "scales": [entry],
+    }
 
 
 def shard_notes(
@@ -268,8 +284,8 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     resolution = _resolution(options.resolution)
     encoding = _encoding(options, dtype, n_channels, chunk)
     offset = _three(options.voxel_offset, "voxel_offset")
-    if any(max(abs(o), abs(o + n)) > _MOST_EXACT for o, n in zip(offset, shape, strict=False)):
-        remedy = f"give numbers that lie between -{_MOST_EXACT} and {_MOST_EXACT} with the size"
+    if any(max(abs(o), abs(o + n)) > MOST_WHOLE for o, n in zip(offset, shape, strict=False)):
+        remedy = f"give numbers that lie between -{MOST_WHOLE} and {MOST_WHOLE} with the size"
         why = "too large for readers"
         raise SpecError(why, field="voxel_offset", value=offset, remedy=remedy)
     entry: Document = {
@@ -290,13 +306,7 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
         )
     sharding = _sharding(options, code, chunk_nbytes)
     entry["sharding"] = sharding.to_dict()
-    info = {
-        "type": kind,
-        "data_type": dtype.name,
-        "num_channels": n_channels,
-        "scales": [entry],
-    }
-    scale = NewScale(parse_info(info), entry)
+    scale = NewScale.of(kind, dtype.name, n_channels, entry)
     if scale.is_scattered:
         check_volume_index(sharding)
         scale.scattered  # noqa: B018 (checks the number of chunks)
@@ -405,7 +415,7 @@ def _resolution(found: Any) -> list[int | float]:
         remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"
         raise SpecError("not valid", field="resolution", value=found, remedy=remedy)
     values = [float(n) for n in numbers]
-    return [int(n) if n.is_integer() and n <= _MOST_EXACT else n for n in values]
+    return [int(n) if n.is_integer() and n <= MOST_WHOLE else n for n in values]
 
 
 def checked_key(found: Any, resolution: Sequence[int | float]) -> str:
@@ -429,13 +439,7 @@ def merged_info(old: Any, new: NewScale) -> Document:
     """
     volume = new.volume
     if old is None:
-        return {
-            "@type": VOLUME_TYPE,
-            "type": volume.kind,
-            "data_type": volume.dtype.name,
-            "num_channels": volume.n_channels,
-            "scales": [new.entry],
-        }
+        return _info_of(volume.kind, volume.dtype.name, volume.n_channels, new.entry)
     there = parse_info(old, may_be_empty=True)
     for field, found, wanted in (
         ("type", there.kind, volume.kind),
@@ -449,7 +453,7 @@ def merged_info(old: Any, new: NewScale) -> Document:
                 value=wanted,
                 remedy="write to another directory, or give an array and keywords that fit it",
             )
-    if new.scale.key in [old.get(part) for part in _OTHER_PARTS]:
+    if new.scale.key in [old.get(part) for part in OTHER_PARTS]:
         remedy = "give another key"
         why = f"the {INFO} that stands there has other things than a scale in this directory"
         raise SpecError(why, field="key", value=new.scale.key, remedy=remedy)
@@ -550,10 +554,5 @@ def stored_scale(metadata: ArrayMetadata, key: str) -> NewScale | None:
         **ChunkEncoding.of_codec(metadata.inner_codecs[0]).fields,
         "sharding": shards.sharding.to_dict(),
     }
-    info = {
-        "type": noted.get("type"),
-        "data_type": metadata.dtype.name,
-        "num_channels": chunks[0] if len(shape) == 4 else 1,
-        "scales": [entry],
-    }
-    return NewScale(parse_info(info), entry)
+    n_channels = chunks[0] if len(shape) == 4 else 1
+    return NewScale.of(noted.get("type"), metadata.dtype.name, n_channels, entry)

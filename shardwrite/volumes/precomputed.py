@@ -160,14 +160,20 @@ class ScaleOfArray:
         return replace(made, notes=(*of_spool, *made.notes), gathering=gathering)
 
 
-def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[ScaleOfArray]:
+def scales_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> list[ScaleOfArray]:
     """Check what a user gives, and put the axes of the arrays into order.
 
-    - `axes`: its axes. By default the names of its dimensions tell them.
-    - `others`: other arrays that become scales of the same volume, by the sizes of their voxels.
-      They get the same options, except for resolution, offset and key.
+    Other arrays that become scales of the same volume get the same options, except for resolution,
+    offset and key.
     """
-    found = [first := _described(*_in_order(x, axes), options)]
+    options = options_from(
+        given,
+        ScaleOptions,
+        shard_nbytes=parse_nbytes(f"{given.shard_nbytes}", "shard_nbytes"),
+        index_nbytes=parse_nbytes(f"{given.index_nbytes}", "index_nbytes"),
+    )
+    others: Any = given.scales
+    found = [first := _described(*_in_order(given.x, given.axes), options)]
     if others is None:
         return found
     if not isinstance(others, Mapping):
@@ -175,7 +181,7 @@ def scales_of(x: Any, axes: Any, options: ScaleOptions, others: Any) -> list[Sca
         raise SpecError("not a mapping", field="scales", value=others, remedy=remedy)
     for resolution, other in others.items():
         with _naming(resolution):
-            array, letters, stored = _in_order(other, axes, f"scales[{resolution!r}]")
+            array, letters, stored = _in_order(other, given.axes, f"scales[{resolution!r}]")
             own = replace(options, resolution=resolution, voxel_offset=(0, 0, 0), key=None)
             at_zero = _described(array, letters, None, own).wanted
             _check_same(first.wanted, at_zero)
@@ -332,7 +338,7 @@ def plan_precomputed(given: PlanPrecomputedArguments) -> Plan:
     >>> p.n_shards, p.shards_for((0, 0, 0))[0].key
     (8, '0.shard')
     """
-    volume, store = _scales_of(given), None
+    volume, store = scales_of(given), None
     if given.path is not None:
         store = resolve_target(_volume_of(given), None, is_read=True).store
     options = options_from(given, PlanOptions)
@@ -413,7 +419,7 @@ def to_precomputed(given: PrecomputedArguments) -> VolumeResult:
     >>> [each.path.rpartition("/")[2] for each in (result, *result.scales)]
     ['4_4_40', '8_8_40']
     """
-    volume = _scales_of(given)
+    volume = scales_of(given)
     where = resolve_target(_volume_of(given), None, given.run_dir)
     places = [ScaleTargets.of(where, each.wanted.scale.key, given.run_dir) for each in volume]
     remedy = "give another key, or remove that scale yourself"
@@ -463,13 +469,3 @@ def _results(
 
 def _volume_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> Any:
     return at_url(without_kind(given.path), given.storage_options)
-
-
-def _scales_of(given: PlanPrecomputedArguments | PrecomputedArguments) -> list[ScaleOfArray]:
-    options = options_from(
-        given,
-        ScaleOptions,
-        shard_nbytes=parse_nbytes(f"{given.shard_nbytes}", "shard_nbytes"),
-        index_nbytes=parse_nbytes(f"{given.index_nbytes}", "index_nbytes"),
-    )
-    return scales_of(given.x, given.axes, options, given.scales)

@@ -337,7 +337,7 @@ def _survey_of_shards(store: Store, scale: Scale, counts: tuple[int, ...]) -> Su
     for number in looked_at:
         with files.open(number) as shard:
             if shard is not None:
-                ids += [minishard.ids for minishard in shard.minishards()]
+                ids.append(shard.contents().ids)
                 nbytes += shard.source.nbytes
     every = np.concatenate(ids)
     if share > 1:

@@ -165,14 +165,6 @@ class UInt64ShardReader:
                 self._limit_nbytes,
             )
 
-    def minishards(self) -> Iterator[Minishard]:
-        """Chunks of all minishards that have some, one minishard after the other.
-
-        - Raises CorruptShardError if an index is damaged, or the indexes of two minishards overlap.
-        """
-        for entry in self._entries():
-            yield self._load(*entry)
-
     def _entries(self) -> list[tuple[int, int, int]]:
         """Number, start and end of the index of each minishard that has one."""
         nbytes = self.sharding.shard_index_nbytes

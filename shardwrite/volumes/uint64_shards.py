@@ -473,7 +473,9 @@ class UInt64Shards(Mapping[int, bytes]):
         StoreError, CorruptShardError
             If the storage fails, or an index is damaged.
         """
-        return sorted(self._files.read(as_id(shard, "shard"), _ids))
+        return self._files.read(
+            as_id(shard, "shard"), lambda reader: reader.contents().ids.tolist() if reader else []
+        )
 
     @public
     def verify(self, *, deep: bool = False, threads: int | None = None) -> UInt64Report:
@@ -603,12 +605,6 @@ def _whole(reader: UInt64ShardReader | None, chunk_id: int) -> tuple[bytes, int]
     before = None if reader is None else reader.fragments(chunk_id)
     chunk = None if reader is None else reader.chunk(chunk_id)
     return None if before is None or chunk is None else (before + chunk, len(chunk))
-
-
-def _ids(reader: UInt64ShardReader | None) -> list[int]:
-    """Ids of the chunks of a shard."""
-    ids: list[int] = [] if reader is None else reader.contents().ids.tolist()
-    return ids
 
 
 def _check(reader: UInt64ShardReader | None, *, deep: bool) -> tuple[int, int, int, int] | None:
