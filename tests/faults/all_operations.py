@@ -28,12 +28,13 @@ from shardwrite.convert.trees import with_note
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import seams
-import volumes
 from driver import Operation, check_array, nothing
 from effects import in_child, kill
+from formats import OF_FORMATS
 from helpers import contents
 from id_shards import IDS
 from manifests import LISTED
+from volumes import VOLUMES
 
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
 NEW = OLD + 1000
@@ -573,29 +574,12 @@ ARRAYS = {
 }
 
 
-def of_volume(**how: bool) -> Operation:
-    """A scale is added to a volume of Neuroglancer."""
-    volume = volumes.Volume(is_repair=False, **how)
-
-    def look(path: Path, is_done: bool) -> None:
-        there = shardwrite.from_precomputed(path, scale="8_8_40", axes="zyx").compute()
-        np.testing.assert_array_equal(there, volumes.VALUES[:, ::2, ::2])
-        scales = json.loads((path / "info").read_text())["scales"]
-        if is_done or any(scale["key"] == volumes.KEY for scale in scales):
-            volume.check(path, "a scale")
-
-    return Operation(
-        lambda path: volume.make_before(path, "a scale"),
-        lambda path: volume(path, "a scale"),
-        look=look,
-        own=("x/info", f"x/{volumes.KEY}", f"x/{volumes.KEY}/*.shard"),
-    )
-
-
-VOLUMES = {
-    "volume": of_volume(is_scattered=False),
-    "scattered volume": of_volume(is_scattered=True),
+TABLES = {
+    "arrays": ARRAYS,
+    "listed": LISTED,
+    "ids": IDS,
+    "formats": OF_FORMATS,
+    "volumes": VOLUMES,
 }
-TABLES = {"arrays": ARRAYS, "listed": LISTED, "ids": IDS, "volumes": VOLUMES}
-OPERATIONS = ARRAYS | LISTED | IDS | VOLUMES
+OPERATIONS = {name: operation for table in TABLES.values() for name, operation in table.items()}
 """All of them, by name. Each fault strikes each of them."""

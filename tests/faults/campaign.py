@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -189,7 +189,7 @@ def of_hierarchies(found) -> Numbers:
 
 
 def of_bucket_kills(found) -> Numbers:
-    """Of `bucket_kills.py`, `bucket_freezes.py`, `volumes.py` and `formats.py`."""
+    """Of `bucket_kills.py` and `bucket_freezes.py`."""
     total = found["summary"]
     names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
     runs = total["cases"] if "cases" in total else total["kills"]
@@ -211,6 +211,18 @@ def of_converted(found) -> Numbers:
     total = found["summary"]
     numbers = {name: total[name] for name in ("vacuous", "acked", "left", "troubles")}
     return Numbers(runs=total["kills"], **numbers)
+
+
+def of_struck(found) -> Numbers:
+    """Of `all_faults.py` with operations that tell what is acknowledged."""
+    names = ("vacuous", "acked", "lost", "torn", "left")
+    total = {name: found["summary"][name] for name in names}
+    left = [
+        f"{case['operation']}: left {case['left'][:3]}" for case in found["cases"] if case["left"]
+    ]
+    return Numbers(
+        runs=len(found["cases"]), **total, troubles=[*found["summary"]["troubles"], *left]
+    )
 
 
 def of_ends(found) -> Numbers:
@@ -302,15 +314,20 @@ def of_mutants(found) -> Numbers:
     )
 
 
-def _of_every_effect(what: str, command: str) -> Iterator[Row]:
-    """Rows of all kills and failing calls, and of power cuts, for a command with a ``{fault}``."""
+def _struck(fault: str, operations: Iterable[str]) -> str:
+    """Command that has a fault strike operations of the table."""
+    return f"all_faults.py --faults {shlex.quote(fault)} --operations {shlex.join(operations)}"
+
+
+def _of_every_effect(what: str, operations: Iterable[str]) -> Iterator[Row]:
+    """Rows of all kills and effects that fail, and of power cuts, under some operations."""
     for fault, struck in {
         "kill": "SIGKILL before every effect",
-        "fail": "every effect fails once",
+        "failing effect": "every effect fails once",
     }.items():
-        yield Row(f"{struck} while {what}", 1, 1, command.format(fault=fault), of_bucket_kills)
-    command = command.format(fault="cut") + " --cases {n} --seed {seed}"
-    yield Row(f"power cut while {what}, ext4", 100, 50, command, of_bucket_kills)
+        yield Row(f"{struck} while {what}", 1, 1, _struck(fault, operations), of_struck)
+    command = _struck("power cut", operations) + " --cases {n} --seed {seed}"
+    yield Row(f"power cut while {what}, ext4", 100, 50, command, of_struck)
 
 
 def rows() -> Iterator[Row]:
@@ -400,39 +417,34 @@ def rows() -> Iterator[Row]:
         name = f"the disk becomes full under any operation, {disk}, and some processes are killed"
         command = f"full_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}"
         yield Row(name, 150, 50, command, of_cases)
-    for what, options in {
-        "a scale is added to a volume of Neuroglancer": "",
-        "one call writes two scales of a volume of Neuroglancer": " --scales",
-        "encoded chunks of a Zarr array are copied into a volume of Neuroglancer": " --copies",
+    for what, name in {
+        "a scale is added to a volume of Neuroglancer": "scale",
+        "one call writes two scales of a volume of Neuroglancer": "two scales",
+        "encoded chunks of a Zarr array are copied into a volume of Neuroglancer": "copied scale",
     }.items():
-        yield from _of_every_effect(what, f"volumes.py --fault {{fault}}{options}")
+        yield from _of_every_effect(what, (f"first {name}", name))
     for fault, struck in {
         "kill": "SIGKILL before an effect",
-        "fail": "an effect fails once",
-        "cut": "power cut",
+        "failing effect": "an effect fails once",
+        "power cut": "power cut",
     }.items():
-        command = (
-            f"volumes.py --fault {fault} --hash murmurhash3_x86_128 --cases {{n}} --seed {{seed}}"
-        )
-        where = ", ext4" if fault == "cut" else ""
-        name = (
-            f"{struck} while a scale is written by way of a spool (hash murmurhash3_x86_128){where}"
-        )
-        yield Row(name, 200 if fault == "kill" else 100, 50, command, of_bucket_kills)
-        command = f"volumes.py --fault {fault} --parts --cases {{n}} --seed {{seed}}"
-        name = f"{struck} while a scale is written in parts by way of a spool{where}"
-        yield Row(name, 100, 50, command, of_bucket_kills)
-        command = f"volumes.py --fault {fault} --copies --parts --cases {{n}} --seed {{seed}}"
-        name = f"{struck} while parts copy encoded chunks into a volume of Neuroglancer{where}"
-        yield Row(name, 100, 50, command, of_bucket_kills)
+        where = ", ext4" if fault == "power cut" else ""
+        for what, name in {
+            "a scale is written by way of a spool (hash murmurhash3_x86_128)": "scattered scale",
+            "a scale is written in parts by way of a spool": "scale in parts",
+            "parts copy encoded chunks into a volume of Neuroglancer": "copied scale in parts",
+        }.items():
+            wanted = 200 if (fault, name) == ("kill", "scattered scale") else 100
+            command = _struck(fault, (f"first {name}", name)) + " --cases {n} --seed {seed}"
+            yield Row(f"{struck} while {what}{where}", wanted, 50, command, of_struck)
     for what, kind in {
         "whose shards are HDF5 files": "hdf5",
         "of the transformer of 2022": "transformer",
         "of shards within shards": "nested",
         "with a checksum around each shard": "around",
     }.items():
-        what = f"an array {what} is made or changed"
-        yield from _of_every_effect(what, f"formats.py --format {kind} --fault {{fault}}")
+        names = (f"make {kind}", f"change {kind}")
+        yield from _of_every_effect(f"an array {what} is made or changed", names)
     by_id = "chunks by id are changed"
     for fault, what in (
         ("kill", f"SIGKILL before an effect while {by_id}"),

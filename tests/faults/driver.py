@@ -34,11 +34,33 @@ from leftovers import left_over, names_in
 
 Step = Callable[[Path], object]
 """Given the path of an array, or of what else is changed."""
+Tree = dict[str, bytes]
 GOLDEN = 0.618  # multiples of it, without what is before the point, are spread evenly
+
+
+_acks: list[
+    Path
+] = []  # of the bench: a file in which names of files that were acknowledged are noted
 
 
 def nothing(path: Path) -> None:
     """An empty place, or no check."""
+
+
+def acknowledging(path: Path, key_of: Callable[[int], str]) -> Callable[[Any], None]:
+    """A `progress` that notes files of shards which were acknowledged, for the judge.
+
+    `key_of` gives the name of a shard by its rank; it is empty for one that is not to stay. What is
+    written here is no effect that is counted.
+    """
+
+    def told(report: Any) -> None:
+        keys = [key for key in map(key_of, report.shards) if key]
+        for acks in _acks[-1:]:
+            with acks.open("a") as file:
+                file.writelines(f"{path / key}\n" for key in keys)
+
+    return told
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,10 @@ class Operation:
     abandoned: Step | None = None  # what must hold when it was given up; None if it is not
     may_be_torn: bool = False  # whether shards may be unreadable until the recovery
     own: tuple[str, ...] = ()  # patterns of names that it makes, and that are no part of an array
+    is_exact: bool = False
+    """Whether each run leaves the same names and, but for receipts, the same bytes. So each file is
+    the old or the new one at any time, and what is acknowledged (see `acknowledging`) is new."""
+    published: str = ""  # the document after which all others of such an operation must be new
 
     def again(self, path: Path) -> object:
         """What comes after a fault."""
@@ -107,6 +133,10 @@ class Case:
     error: str = ""  # what the operation raised
     trouble: str = ""  # why the judgement failed
     left: list[str] = field(default_factory=list)  # names that are left over in the end
+    acked: int = 0  # files that were acknowledged before the fault
+    lost: int = 0  # those of them that are not as they were acknowledged
+    torn: int = 0  # files that are neither old nor new
+    is_vacuous: bool = False  # whether nothing was changed yet, or all was done
 
 
 @dataclass(frozen=True)
@@ -116,6 +146,30 @@ class Fault:
     strike: Callable[[Bench, Case, Path], contextlib.AbstractContextManager[None]]
     disk: Callable[[Path], contextlib.AbstractContextManager[Any]] | None = None
     missing: Callable[[], str] = lambda: ""  # why it cannot be had here, or an empty string
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What an operation comes to that is not struck."""
+
+    n_effects: int
+    names: set[str]
+    files: Tree
+
+
+def files_in(home: Path) -> Tree:
+    """Files below a directory that each undisturbed run leaves the same: no receipts, which tell
+    times, and no copies of what was bad."""
+    return {
+        path.relative_to(home).as_posix(): path.read_bytes()
+        for path in sorted(home.rglob("*"))
+        if path.is_file() and "receipt" not in path.name and not is_aside(path)
+    }
+
+
+def is_aside(path: Path) -> bool:
+    """Whether a repair has put it aside, where it stays."""
+    return any(part.endswith(".quarantine") for part in path.parts)
 
 
 class Bench:
@@ -142,8 +196,9 @@ class Bench:
         """What each process does first."""
         self.home = root
         """Directory of the case."""
-        self._n_effects: dict[str, int] = {}
+        self._undisturbed: dict[str, Undisturbed] = {}
         self._number = 0
+        _acks.append(notes / "acks")
 
     def before(self, name: str) -> Path:
         """What stands there before an operation, made once."""
@@ -162,18 +217,23 @@ class Bench:
         shutil.copytree(self.before(name), home, symlinks=True)
         return home
 
-    def n_effects(self, name: str) -> int:
-        """How many effects an operation has that is not struck."""
-        if name not in self._n_effects:
+    def undisturbed(self, name: str) -> Undisturbed:
+        """What comes of an operation that is not struck, made once."""
+        if name not in self._undisturbed:
             operation, count = self.operations[name], self.notes / "count"
             home = Path(tempfile.mkdtemp(dir=self.notes)) / "home"
             shutil.copytree(self.before(name), home, symlinks=True)
             act = lambda: operation.perform(home / operation.at)  # noqa: E731
             trouble = self.trouble_of(lambda: effects.count_effects(act, count))
             assert not trouble, trouble
-            self._n_effects[name] = int(count.read_text())
+            files = files_in(home) if operation.is_exact else {}
+            self._undisturbed[name] = Undisturbed(int(count.read_text()), names_in(home), files)
             shutil.rmtree(home.parent)
-        return self._n_effects[name]
+        return self._undisturbed[name]
+
+    def n_effects(self, name: str) -> int:
+        """How many effects such an operation has."""
+        return self.undisturbed(name).n_effects
 
     def trouble_of(self, action: Callable[[], object], *, is_refused: bool = False) -> str:
         """Do something in a process of its own; what went wrong, or an empty string.
@@ -194,7 +254,7 @@ class Bench:
 
     def start(self, case: Case, path: Path, strike: Callable[[str], object]) -> int:
         """Begin the operation in a process that is struck before its effect; its pid."""
-        for note in ("effect", "error", "trouble"):
+        for note in ("effect", "error", "trouble", "acks"):
             (self.notes / note).unlink(missing_ok=True)
 
         def noted(name: str) -> None:
@@ -234,16 +294,61 @@ class Bench:
         path, before = home / operation.at, names_in(home)
         try:
             with self.fault.strike(self, case, path):
+                if case.effect and not case.trouble and operation.is_exact:
+                    self.compare(case)
                 if case.effect and not case.trouble:
                     case.trouble = self.trouble_of(lambda: go_on(operation, path, case.then))
+            if case.effect and not case.trouble and operation.is_exact:
+                self.compare_at_end(case)
+            if case.effect:
+                case.left = self.left_over(case, before)
             if case.effect and not case.trouble and case.then != "abandon":
                 case.trouble = self.trouble_of(lambda: operation.judge(path))
-            if case.effect:
-                case.left = left_over(home, before, operation.own)
         except Exception as error:
             case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
         shutil.rmtree(home, ignore_errors=True)
         return case
+
+    def compare(self, case: Case) -> None:
+        """Right after a fault, each file is old or new, and what was acknowledged is new."""
+        old, new = files_in(self.before(case.operation)), self.undisturbed(case.operation).files
+        there, acks = files_in(self.home), self.notes / "acks"
+        noted = acks.read_text().splitlines() if acks.exists() else []
+        acked = {Path(name).relative_to(self.home).as_posix() for name in noted}
+        case.acked = len(acked)
+        lost = [name for name in acked if there.get(name) != new[name]]
+        torn = [n for n in new if n in there and there[n] not in (new[n], old.get(n))]
+        torn += [name for name in old if name in new and name not in there]
+        changed = [name for name in new if there.get(name) != new[name]]
+        seen = {name: data for name, data in there.items() if ".shardwrite/" not in name}
+        case.is_vacuous = seen == old or not changed
+        self._enter(case, lost, torn)
+        document = self.operations[case.operation].published
+        is_published = document and there.get(document) == new[document] != old.get(document)
+        if is_published and changed and not case.trouble:
+            case.trouble = f"published, and not there: {changed[:3]}"
+
+    def compare_at_end(self, case: Case) -> None:
+        """In the end all is new or, where it was given up, all is old or all is new."""
+        new, there = self.undisturbed(case.operation).files, files_in(self.home)
+        if case.then == "abandon" and there == files_in(self.before(case.operation)):
+            return
+        self._enter(case, [], [name for name in {*new, *there} if there.get(name) != new.get(name)])
+
+    @staticmethod
+    def _enter(case: Case, lost: Sequence[str], torn: Sequence[str]) -> None:
+        case.lost, case.torn = len(lost), len(torn)
+        for what, names in {"lost": lost, "torn": torn}.items():
+            if names and not case.trouble:
+                case.trouble = f"{what}: {len(names)} files, {sorted(names)[:3]}"
+
+    def left_over(self, case: Case, before: set[str]) -> list[str]:
+        """Names that an undisturbed run would not have left."""
+        operation = self.operations[case.operation]
+        if not operation.is_exact:
+            return left_over(self.home, before, operation.own)
+        left = names_in(self.home) - before - self.undisturbed(case.operation).names
+        return sorted(name for name in left if not is_aside(Path(name)))
 
 
 def go_on(operation: Operation, path: Path, then: str) -> None:
@@ -310,7 +415,8 @@ def summary(cases: list[Case]) -> dict[str, Any]:
     """Totals."""
     return {
         "cases": len(cases),
-        "vacuous": sum(not case.effect for case in cases),
+        "vacuous": sum(not case.effect or case.is_vacuous for case in cases),
+        **{name: sum(getattr(case, name) for case in cases) for name in ("acked", "lost", "torn")},
         "operations": dict(Counter(case.operation for case in cases if case.effect)),
         "effects": dict(Counter(case.effect for case in cases)),
         "left": sum(len(case.left) for case in cases),
