@@ -51,6 +51,8 @@ FAULTS: dict[str, Fault] = {}
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 CALLS = ("write", "rename", "open", "fsync", "unlink", "mkdir", "link", "close", "stat")
 TTL = 1.0
+AGAIN = 0.75
+"""How often a call that goes on is killed, too."""
 SHORT_LEASES = {"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": TTL}
 OF_CHUNKS, OF_DOCUMENTS = b"\x28\xb5\x2f\xfd", b'": '
 """What encoded chunks begin with, which is zstd's, and how JSON is spaced."""
@@ -87,10 +89,45 @@ def kill(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """SIGKILL before an effect, and maybe one before an effect of the recovery."""
     bench.act(case, path, effects.kill)
     if case.again_at and case.effect:
+        given_up = partial(shardwrite.abandon, path)
         again = partial(bench.operations[case.operation].again, path)
+        again = given_up if case.then == "abandon" else again
         ended = effects.in_child(again, case.again_at, bench.notes / "trouble")
         case.trouble = "" if ended in ("killed", "done") else f"the second call: {ended}"
     yield
+
+
+@fault("kill at any moment")
+def kill_at_any_moment(bench: Bench, case: Case, path: Path) -> Iterator[None]:
+    """SIGKILL at a moment of a call with threads, and of the calls that go on, until one has ended."""
+    bench.enter = lambda: dask.config.set(scheduler="threads", num_workers=2)
+    usual, rng = bench.seconds(case.operation), bench.rng(case)
+    case.at = 0
+    while not case.kills or rng.random() < AGAIN:
+        pid = bench.start(case, path, lambda _: None)
+        until(is_over, pid, float(rng.uniform(0.05, 1.1) * rng.choice([0.3, 1.0])) * usual)
+        os.kill(pid, signal.SIGKILL)
+        if bench.wait(case, pid) != "killed":
+            break
+        case.kills += 1
+        case.effect = "a moment"
+        bench.look(case)
+        if case.trouble:
+            break
+    case.effect = "a moment" if case.kills else ""
+    yield
+
+
+def until(happened: Callable[[int], bool], pid: int, seconds: float) -> None:
+    """Wait until something has happened to a process, or so many seconds are over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not happened(pid):
+        time.sleep(0.0005)
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process has ended, for which nobody has waited yet."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 @fault("failing effect")
@@ -283,11 +320,13 @@ def run(
     faults: Sequence[str] = ("kill",),
     *,
     n_cases: int = 0,
+    n_kills: int = 0,
     seed: int = 0,
     filesystem: str = "",
     **how: int,
 ) -> list[Case]:
-    """Cases of each of some faults, one after the other: so many at random, or `driver.everywhere`."""
+    """Cases of each of some faults, one after the other: so many at random, or until there were so
+    many kills, or `driver.everywhere`."""
     done: list[Case] = []
     for name in faults:
         fault = on(FAULTS[name], filesystem)
@@ -295,12 +334,12 @@ def run(
         top.chmod(0o755)
         try:
             with driver.bench_of(OPERATIONS, fault, top, seed=seed) as bench:
-                cases = (
-                    driver.drawn(bench, name, names, n_cases)
-                    if n_cases
-                    else driver.everywhere(bench, name, names, **how)
-                )
-                done += map(bench.run, cases)
+                if n_kills:
+                    done += driver.killed(bench, driver.drawn(bench, name, names, n_kills), n_kills)
+                elif n_cases:
+                    done += map(bench.run, driver.drawn(bench, name, names, n_cases))
+                else:
+                    done += map(bench.run, driver.everywhere(bench, name, names, **how))
         finally:
             shutil.rmtree(top)
     return done
@@ -325,6 +364,12 @@ def main() -> None:
         "--twice", type=int, default=0, help="kill the second call before this effect, too"
     )
     parser.add_argument("--cases", type=int, default=0, help="so many of each fault at random")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=0,
+        help="so many kills, of cases that are killed again and again",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--filesystem",
@@ -345,6 +390,7 @@ def main() -> None:
         given.operations or list(TABLES[given.table]),
         given.faults,
         n_cases=given.cases,
+        n_kills=given.kills,
         seed=given.seed,
         filesystem=given.filesystem,
         every=0 if given.amid else given.every,

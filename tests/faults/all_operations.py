@@ -27,6 +27,8 @@ from shardwrite.convert.trees import with_note
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import hierarchies
+import of_datasets
 import seams
 from driver import Operation, check_array, nothing
 from effects import in_child, kill
@@ -580,6 +582,11 @@ TABLES = {
     "ids": IDS,
     "formats": OF_FORMATS,
     "volumes": VOLUMES,
+    "datasets": of_datasets.DATASETS,
+    "hierarchies": hierarchies.HIERARCHIES,
+    "large": hierarchies.LARGE | of_datasets.LARGE,
 }
 OPERATIONS = {name: operation for table in TABLES.values() for name, operation in table.items()}
 """All of them, by name. Each fault strikes each of them."""
+SMALL = [name for name in OPERATIONS if name not in TABLES["large"]]
+"""Those of which a sample is a matter of seconds."""

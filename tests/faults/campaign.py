@@ -181,13 +181,6 @@ def of_kills(found) -> Numbers:
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
-def of_hierarchies(found) -> Numbers:
-    """Of `hierarchies.py`, where no unit is acknowledged before the end of a call."""
-    (one,) = found
-    names = ("vacuous", "lost", "left", "troubles")
-    return Numbers(runs=one["kills"], torn=0, acked=None, **{name: one[name] for name in names})
-
-
 def of_bucket_kills(found) -> Numbers:
     """Of `bucket_kills.py` and `bucket_freezes.py`."""
     total = found["summary"]
@@ -220,9 +213,9 @@ def of_struck(found) -> Numbers:
     left = [
         f"{case['operation']}: left {case['left'][:3]}" for case in found["cases"] if case["left"]
     ]
-    return Numbers(
-        runs=len(found["cases"]), **total, troubles=[*found["summary"]["troubles"], *left]
-    )
+    runs = sum(bool(case["effect"]) for case in found["cases"])
+    total["vacuous"] -= len(found["cases"]) - runs  # those that ended before
+    return Numbers(runs=runs, **total, troubles=[*found["summary"]["troubles"], *left])
 
 
 def of_ends(found) -> Numbers:
@@ -303,8 +296,13 @@ def of_left_out(found) -> Numbers:
 
 
 def of_appends(found) -> Numbers:
-    """Of `appended.py`, where a trouble is also what is left over."""
-    return Numbers(runs=found["kills"], left=0, troubles=found["troubles"])
+    """Of operations on datasets, which tell of nothing before they end."""
+    return replace(of_struck(found), acked=None)
+
+
+def of_many_kills(found) -> Numbers:
+    """Of operations that are killed again and again, and tell of nothing before they end."""
+    return replace(of_struck(found), runs=found["summary"]["kills"], acked=None)
 
 
 def of_mutants(found) -> Numbers:
@@ -389,14 +387,13 @@ def rows() -> Iterator[Row]:
                 "--cases {n} --seed {seed}"
             )
             yield Row(name, 200 if fault == "kill" else 60, 50, command, of_cases)
-    for kind, (n_arrays, what) in {
-        "tree": (500, "a tree of 500 arrays is converted"),
-        "store": (40, "one call makes 40 arrays"),
-        "scales": (12, "one call makes 12 scales of a volume"),
+    for name, what in {
+        "tree of 500 arrays": "a tree of 500 arrays is converted",
+        "40 arrays by one call": "one call makes 40 arrays",
+        "12 scales by one call": "one call makes 12 scales of a volume",
     }.items():
-        command = f"hierarchies.py --kind {kind} --arrays {n_arrays} --kills {{n}} --seed {{seed}}"
-        name = f"SIGKILL at a random moment while {what}"
-        yield Row(name, 50, 50, command, of_hierarchies)
+        command = _struck("kill at any moment", [name]) + " --kills {n} --seed {seed}"
+        yield Row(f"SIGKILL at a random moment while {what}", 50, 50, command, of_many_kills)
     for place, (operation, frozen) in {
         "into another place": ("conversion", "shard"),
         "in its place": ("in-place", "conversion"),
@@ -465,20 +462,26 @@ def rows() -> Iterator[Row]:
     name = "power cut before an effect on an array that keeps a manifest, ext4"
     command = 'all_faults.py --faults "power cut" --table listed --cases {n} --seed {seed}'
     yield Row(name, 200, 50, command, of_ends)
-    for what, options in {
-        "a dataset is appended to": "",
-        "a dataset is appended to, each shard in its place": " --in-place",
-        "an append to a dataset is made again after another kill": " --twice 61",
+    for what, (name, options) in {
+        "a dataset is appended to": ("append to a dataset", ""),
+        "a dataset is appended to, each shard in its place": ("append to a dataset in place", ""),
+        "an append to a dataset is made again after another kill": (
+            "append to a dataset",
+            " --twice 61",
+        ),
     }.items():
-        name = f"SIGKILL before every fifth effect while {what}"
-        yield Row(name, 1, 1, f"../datasets/appended.py --every 5{options}", of_appends)
+        command = _struck("kill", [name]) + " --every 5" + options
+        yield Row(f"SIGKILL before every fifth effect while {what}", 1, 1, command, of_appends)
     name = "SIGKILL before every effect while 20 steps are appended to 8 variables of a dataset"
-    command = "../datasets/appended.py --variables 8 --steps 20 --every 10 --seed {seed}"
+    command = _struck("kill", ["append to many variables"]) + " --every 10 --seed {seed}"
     yield Row(name, 1600, 160, command, of_appends)  # ten batches, of all 818 effects in two ways
-    for what, options in {"written": "", "appended to": " --append"}.items():
+    for what, name in {
+        "written": "500 variables",
+        "appended to": "append to 500 variables",
+    }.items():
+        command = _struck("kill at any moment", [name]) + " --kills {n} --seed {seed}"
         name = f"SIGKILL at random while 500 variables of 20 shards are {what}"
-        command = f"../datasets/many_killed.py --kills {{n}} --seed {{seed}}{options}"
-        yield Row(name, 50, 25, command, of_appends)
+        yield Row(name, 50, 25, command, of_many_kills)
     name = "every case that the long tier of the tests leaves out"
     yield Row(name, 1, 1, "left_out.py", of_left_out)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():

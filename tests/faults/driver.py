@@ -18,6 +18,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +82,9 @@ class Operation:
     is_exact: bool = False
     """Whether each run leaves the same names and, but for receipts, the same bytes. So each file is
     the old or the new one at any time, and what is acknowledged (see `acknowledging`) is new."""
-    published: str = ""  # the document after which all others of such an operation must be new
+    published: str = ""
+    """The document after which all other files of such an operation must be new, but documents of
+    arrays and groups, which may follow."""
 
     def again(self, path: Path) -> object:
         """What comes after a fault."""
@@ -133,6 +136,7 @@ class Case:
     error: str = ""  # what the operation raised
     trouble: str = ""  # why the judgement failed
     left: list[str] = field(default_factory=list)  # names that are left over in the end
+    kills: int = 0  # how often it was killed, where that is not once
     acked: int = 0  # files that were acknowledged before the fault
     lost: int = 0  # those of them that are not as they were acknowledged
     torn: int = 0  # files that are neither old nor new
@@ -167,6 +171,11 @@ def files_in(home: Path) -> Tree:
     }
 
 
+def without_state(files: Tree) -> Tree:
+    """Files that are not of a run's state."""
+    return {name: data for name, data in files.items() if ".shardwrite/" not in name}
+
+
 def is_aside(path: Path) -> bool:
     """Whether a repair has put it aside, where it stays."""
     return any(part.endswith(".quarantine") for part in path.parts)
@@ -197,7 +206,8 @@ class Bench:
         self.home = root
         """Directory of the case."""
         self._undisturbed: dict[str, Undisturbed] = {}
-        self._number = 0
+        self._seconds: dict[str, float] = {}
+        self._number, self._is_published = 0, False
         _acks.append(notes / "acks")
 
     def before(self, name: str) -> Path:
@@ -230,6 +240,19 @@ class Bench:
             self._undisturbed[name] = Undisturbed(int(count.read_text()), names_in(home), files)
             shutil.rmtree(home.parent)
         return self._undisturbed[name]
+
+    def seconds(self, name: str) -> float:
+        """How long such an operation takes, which is measured once."""
+        if name not in self._seconds:
+            home = self.fresh(name)
+            begun = time.monotonic()
+            trouble = self.trouble_of(
+                lambda: self.operations[name].perform(home / self.operations[name].at)
+            )
+            self._seconds[name] = time.monotonic() - begun
+            assert not trouble, trouble
+            shutil.rmtree(home)
+        return self._seconds[name]
 
     def n_effects(self, name: str) -> int:
         """How many effects such an operation has."""
@@ -271,13 +294,14 @@ class Bench:
 
         return effects.start(act, case.at, noted, self.notes / "trouble")
 
-    def wait(self, case: Case, pid: int) -> None:
-        """Wait for the end of that process, and note what came of it."""
+    def wait(self, case: Case, pid: int) -> str:
+        """Wait for the end of that process, and note what came of it: as `effects.wait`."""
         ended = effects.wait(pid, self.notes / "trouble")
         if ended not in ("done", "killed"):
             case.trouble = case.trouble or f"the operation: {ended}"
         notes = (self.notes / name for name in ("effect", "error"))
         case.effect, case.error = (note.read_text() if note.exists() else "" for note in notes)
+        return ended
 
     def act(self, case: Case, path: Path, strike: Callable[[str], object]) -> None:
         """Do the operation in a process that is struck before its effect."""
@@ -294,20 +318,31 @@ class Bench:
         path, before = home / operation.at, names_in(home)
         try:
             with self.fault.strike(self, case, path):
-                if case.effect and not case.trouble and operation.is_exact:
-                    self.compare(case)
+                self.look(case)
                 if case.effect and not case.trouble:
                     case.trouble = self.trouble_of(lambda: go_on(operation, path, case.then))
             if case.effect and not case.trouble and operation.is_exact:
+                if case.then == "abandon":
+                    self.compare_given_up(case)
+                    case.trouble = case.trouble or self.trouble_of(lambda: operation.perform(path))
                 self.compare_at_end(case)
             if case.effect:
                 case.left = self.left_over(case, before)
-            if case.effect and not case.trouble and case.then != "abandon":
+            if case.effect and not case.trouble and (case.then != "abandon" or operation.is_exact):
                 case.trouble = self.trouble_of(lambda: operation.judge(path))
         except Exception as error:
             case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
         shutil.rmtree(home, ignore_errors=True)
         return case
+
+    def look(self, case: Case) -> None:
+        """What must hold right after a fault."""
+        operation = self.operations[case.operation]
+        if case.effect and not case.trouble and operation.is_exact:
+            self.compare(case)
+        if case.effect and not case.trouble:
+            path = self.home / operation.at
+            case.trouble = self.trouble_of(lambda: operation.look(path, False))
 
     def compare(self, case: Case) -> None:
         """Right after a fault, each file is old or new, and what was acknowledged is new."""
@@ -316,23 +351,33 @@ class Bench:
         noted = acks.read_text().splitlines() if acks.exists() else []
         acked = {Path(name).relative_to(self.home).as_posix() for name in noted}
         case.acked = len(acked)
-        lost = [name for name in acked if there.get(name) != new[name]]
+        lost = [name for name in acked if there.get(name) != new.get(name)]
         torn = [n for n in new if n in there and there[n] not in (new[n], old.get(n))]
         torn += [name for name in old if name in new and name not in there]
         changed = [name for name in new if there.get(name) != new[name]]
-        seen = {name: data for name, data in there.items() if ".shardwrite/" not in name}
-        case.is_vacuous = seen == old or not changed
+        case.is_vacuous = without_state(there) == old or not changed
         self._enter(case, lost, torn)
         document = self.operations[case.operation].published
-        is_published = document and there.get(document) == new[document] != old.get(document)
-        if is_published and changed and not case.trouble:
-            case.trouble = f"published, and not there: {changed[:3]}"
+        self._is_published = there.get(document) == new.get(document) != old.get(document)
+        missing = [name for name in changed if not name.endswith("zarr.json")]
+        if self._is_published and missing and not case.trouble:
+            case.trouble = f"published, and not there: {missing[:3]}"
+
+    def compare_given_up(self, case: Case) -> None:
+        """What was given up is all old or, once it had been published, all new."""
+        old, new = files_in(self.before(case.operation)), self.undisturbed(case.operation).files
+        # What a process had begun to draft is removed by the next call, or when it is old.
+        there = without_state(files_in(self.home))
+        allowed = [old, new] if self._is_published else [old]
+        if there not in allowed:
+            differing = sorted(n for n in {*old, *there} if there.get(n) != old.get(n))
+            case.trouble = f"given up, and neither old nor new: {differing[:3]}"
 
     def compare_at_end(self, case: Case) -> None:
-        """In the end all is new or, where it was given up, all is old or all is new."""
-        new, there = self.undisturbed(case.operation).files, files_in(self.home)
-        if case.then == "abandon" and there == files_in(self.before(case.operation)):
+        """In the end all is new."""
+        if case.trouble:
             return
+        new, there = self.undisturbed(case.operation).files, files_in(self.home)
         self._enter(case, [], [name for name in {*new, *there} if there.get(name) != new.get(name)])
 
     @staticmethod
@@ -352,8 +397,7 @@ class Bench:
 
 
 def go_on(operation: Operation, path: Path, then: str) -> None:
-    """Look at what is there, and recover or give up."""
-    operation.look(path, False)
+    """Recover or give up."""
     if then == "abandon":
         shardwrite.abandon(path)
         operation.abandoned(path)
@@ -380,6 +424,7 @@ def everywhere(
 ) -> Iterator[Case]:
     """Cases before every so many effects of each operation, and before each of its last ones.
 
+    A seed is the number of effects that are passed over at first, so that consecutive seeds reach all.
     With `every` 0, there is only one amid each operation, and none before the same share of another
     one. With `twice`, there is also a case in which a kill strikes the recovery, before that effect.
     Of an operation that can be given up, there is another case of each.
@@ -387,7 +432,7 @@ def everywhere(
     for number, name in enumerate(names):
         n = bench.n_effects(name)
         amid = {1 + round((n - 1) * (number * GOLDEN % 1))}
-        regular = {*range(1, n + 1, every)} if every else amid
+        regular = {*range(1 + bench.seed % every, n + 1, every)} if every else amid
         for at in sorted({*regular, *range(max(1, n + 1 - last), n + 1)}):
             case = {"fault": fault, "operation": name, "at": at}
             yield Case(**case)
@@ -395,6 +440,8 @@ def everywhere(
                 yield Case(**case, again_at=twice)
             if bench.operations[name].abandoned is not None:
                 yield Case(**case, then="abandon")
+                if twice:
+                    yield Case(**case, then="abandon", again_at=twice)
 
 
 def drawn(bench: Bench, fault: str, names: Sequence[str], n_cases: int) -> Iterator[Case]:
@@ -411,12 +458,23 @@ def drawn(bench: Bench, fault: str, names: Sequence[str], n_cases: int) -> Itera
         )
 
 
+def killed(bench: Bench, cases: Iterable[Case], n_kills: int) -> Iterator[Case]:
+    """Cases until so many kills have come; a call that had ended before is none."""
+    n = 0
+    for case in cases:
+        yield bench.run(case)
+        n += case.kills
+        if n >= n_kills or case.trouble:
+            return
+
+
 def summary(cases: list[Case]) -> dict[str, Any]:
     """Totals."""
     return {
         "cases": len(cases),
         "vacuous": sum(not case.effect or case.is_vacuous for case in cases),
         **{name: sum(getattr(case, name) for case in cases) for name in ("acked", "lost", "torn")},
+        "kills": sum(case.kills for case in cases),
         "operations": dict(Counter(case.operation for case in cases if case.effect)),
         "effects": dict(Counter(case.effect for case in cases)),
         "left": sum(len(case.left) for case in cases),
