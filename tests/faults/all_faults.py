@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import all_operations
+import bucket
 import driver
 import effects
 import failing_calls
@@ -61,7 +62,11 @@ ALICE, BOB = User(61001, 61001, (LAB,), 0o002), User(61002, 61002, (LAB,), 0o002
 
 
 def fault(
-    name: str, missing: Callable[..., str] = str, disk: Any = None, filesystem: str = ""
+    name: str,
+    missing: Callable[..., str] = str,
+    disk: Any = None,
+    filesystem: str = "",
+    excluded: Mapping[str, str] | None = None,
 ) -> Callable[..., Any]:
     """Enter a function into the table. It is given a bench, a case and a path, and yields once.
 
@@ -69,7 +74,7 @@ def fault(
     """
 
     def enter(strike: Callable[[Bench, Case, Path], Iterator[None]]) -> Any:
-        entry = Fault(contextlib.contextmanager(strike), disk, missing)
+        entry = Fault(contextlib.contextmanager(strike), disk, missing, excluded or {})
         FAULTS[name] = on(entry, filesystem)
         return strike
 
@@ -78,7 +83,7 @@ def fault(
 
 def on(fault: Fault, filesystem: str) -> Fault:
     """A fault on a file system, if it needs a disk of its own and one is named."""
-    if fault.disk is None or not filesystem:
+    if fault.disk in (None, bucket.Bucket.of) or not filesystem:
         return fault
     disk, missing = (partial(f, filesystem=filesystem) for f in (fault.disk, fault.missing))
     return replace(fault, disk=disk, missing=missing)
@@ -101,20 +106,59 @@ def kill(bench: Bench, case: Case, path: Path) -> Iterator[None]:
 def kill_at_any_moment(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """SIGKILL at a moment of a call with threads, and of the calls that go on, until one has ended."""
     bench.enter = lambda: dask.config.set(scheduler="threads", num_workers=2)
-    usual, rng = bench.seconds(case.operation), bench.rng(case)
+    kill_at_moments(bench, case, path, bench.seconds(case.operation), lambda: bench.look(case))
+    yield
+
+
+def kill_at_moments(
+    bench: Bench, case: Case, path: Path, seconds: float, look: Callable[[], object]
+) -> None:
+    """Kill a call once or more, and look at what is there after each kill."""
+    rng = bench.rng(case)
     case.at = 0
     while not case.kills or rng.random() < AGAIN:
         pid = bench.start(case, path, lambda _: None)
-        until(is_over, pid, float(rng.uniform(0.05, 1.1) * rng.choice([0.3, 1.0])) * usual)
+        share = rng.uniform(0.05, 1.1 if case.kills else 0.9) * rng.choice([0.3, 1.0])
+        until(is_over, pid, share * seconds)
         os.kill(pid, signal.SIGKILL)
         if bench.wait(case, pid) != "killed":
             break
         case.kills += 1
         case.effect = "a moment"
-        bench.look(case)
+        look()
         if case.trouble:
             break
     case.effect = "a moment" if case.kills else ""
+
+
+@fault(
+    "kill in a bucket",
+    bucket.missing,
+    bucket.Bucket.of,
+    excluded=all_operations.NOT_IN_BUCKETS,
+)
+def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
+    """The same in a bucket. A copy of it is judged, and the same call is made again there."""
+    operation, url = bench.operations[case.operation], bench.disk.url(path)
+
+    def look() -> None:
+        acks = bench.notes / "acks"
+        if acks.exists():
+            acks.write_text(
+                acks.read_text().replace(str(bench.disk.url(bench.home)), str(bench.home))
+            )
+        case.trouble = case.trouble or bench.trouble_of(lambda: bench.disk.fetch(bench.home))
+        bench.look(case)
+        looked = partial(read_old_or_new, path, operation)
+        case.trouble = case.trouble or bench.trouble_of(looked)
+
+    seconds = bench.disk.seconds(bench, case.operation)
+    case.trouble = bench.trouble_of(lambda: bench.disk.put(bench.home))
+    kill_at_moments(bench, case, url, seconds, look)
+    again = bench.trouble_of(partial(operation.again, url))
+    (bench.notes / "acks").unlink(missing_ok=True)
+    fetched = bench.trouble_of(lambda: bench.disk.fetch(bench.home))
+    case.trouble, case.then = case.trouble or again or fetched, "nothing"
     yield
 
 
@@ -316,7 +360,7 @@ def take_on(user: User) -> None:
 
 
 def run(
-    names: Sequence[str],
+    asked: Sequence[str],
     faults: Sequence[str] = ("kill",),
     *,
     n_cases: int = 0,
@@ -326,10 +370,11 @@ def run(
     **how: int,
 ) -> list[Case]:
     """Cases of each of some faults, one after the other: so many at random, or until there were so
-    many kills, or `driver.everywhere`."""
+    many kills, or `driver.everywhere`. Operations that a fault does not strike are passed over."""
     done: list[Case] = []
     for name in faults:
         fault = on(FAULTS[name], filesystem)
+        names = [operation for operation in asked if operation not in fault.excluded]
         top = Path(tempfile.mkdtemp(prefix="faults-", dir=None if fault.disk else MEMORY))
         top.chmod(0o755)
         try:
@@ -382,6 +427,8 @@ def main() -> None:
     if "failing call" in given.faults and "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     for name in given.faults:
+        if why := {FAULTS[name].excluded.get(asked) for asked in given.operations or ()} - {None}:
+            sys.exit(f"{name}: {', '.join(sorted(why))}")
         if why := on(FAULTS[name], given.filesystem).missing():
             sys.exit(f"{name}: {why}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted

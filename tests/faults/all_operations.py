@@ -590,3 +590,45 @@ OPERATIONS = {name: operation for table in TABLES.values() for name, operation i
 """All of them, by name. Each fault strikes each of them."""
 SMALL = [name for name in OPERATIONS if name not in TABLES["large"]]
 """Those of which a sample is a matter of seconds."""
+NOT_IN_BUCKETS = {
+    **dict.fromkeys(
+        (
+            *(
+                "update in place",
+                "update in place, raw",
+                "append in place",
+                "listed update in place",
+            ),
+            *("listed append in place", "append to a dataset in place"),
+        ),
+        "no object can be changed in its place",
+    ),
+    **dict.fromkeys(
+        (
+            *("restart", "parts", "finalize", "update by restart", "replacement by restart"),
+            *("give up a replacement", "give up a replacement in a group", "give up, and update"),
+            *("listed update by restart",),
+        ),
+        "a run that was begun in a directory stands there before",
+    ),
+    **dict.fromkeys(
+        (
+            *("shard in place", "shard by two renames", "shard in place, or give up"),
+            *("shard by two renames, or give up", "shard a store", "unshard in place"),
+            *("shard in place in a group", "listed reshard in place"),
+        ),
+        "only arrays in directories are converted in their place",
+    ),
+    **dict.fromkeys(
+        ("shard and consume", "reshard and consume", "consume a hierarchy"),
+        "only directories are consumed",
+    ),
+    **dict.fromkeys(
+        ("make transformer", "change transformer"),
+        "a run on a store of the transformer has no place in a bucket",
+    ),
+    "adoption": "files of this machine are adopted",
+    "upload": "its source is a directory",
+    "download": "its target is a directory",
+}
+"""Operations of which there are none in buckets, and why."""

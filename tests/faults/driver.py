@@ -31,7 +31,7 @@ import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
 import effects
-from leftovers import left_over, names_in
+from leftovers import is_aside, left_over, names_in
 
 Step = Callable[[Path], object]
 """Given the path of an array, or of what else is changed."""
@@ -150,6 +150,8 @@ class Fault:
     strike: Callable[[Bench, Case, Path], contextlib.AbstractContextManager[None]]
     disk: Callable[[Path], contextlib.AbstractContextManager[Any]] | None = None
     missing: Callable[[], str] = lambda: ""  # why it cannot be had here, or an empty string
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Operations that it does not strike, and why."""
 
 
 @dataclass(frozen=True)
@@ -176,11 +178,6 @@ def without_state(files: Tree) -> Tree:
     return {name: data for name, data in files.items() if ".shardwrite/" not in name}
 
 
-def is_aside(path: Path) -> bool:
-    """Whether a repair has put it aside, where it stays."""
-    return any(part.endswith(".quarantine") for part in path.parts)
-
-
 class Bench:
     """Where cases of one fault run.
 
@@ -205,7 +202,8 @@ class Bench:
         """What each process does first."""
         self.home = root
         """Directory of the case."""
-        self._undisturbed: dict[str, Undisturbed] = {}
+        self.known: dict[str, Undisturbed] = {}
+        """What operations come to that are not struck."""
         self._seconds: dict[str, float] = {}
         self._number, self._is_published = 0, False
         _acks.append(notes / "acks")
@@ -229,7 +227,7 @@ class Bench:
 
     def undisturbed(self, name: str) -> Undisturbed:
         """What comes of an operation that is not struck, made once."""
-        if name not in self._undisturbed:
+        if name not in self.known:
             operation, count = self.operations[name], self.notes / "count"
             home = Path(tempfile.mkdtemp(dir=self.notes)) / "home"
             shutil.copytree(self.before(name), home, symlinks=True)
@@ -237,9 +235,9 @@ class Bench:
             trouble = self.trouble_of(lambda: effects.count_effects(act, count))
             assert not trouble, trouble
             files = files_in(home) if operation.is_exact else {}
-            self._undisturbed[name] = Undisturbed(int(count.read_text()), names_in(home), files)
+            self.known[name] = Undisturbed(int(count.read_text()), names_in(home), files)
             shutil.rmtree(home.parent)
-        return self._undisturbed[name]
+        return self.known[name]
 
     def seconds(self, name: str) -> float:
         """How long such an operation takes, which is measured once."""
@@ -350,7 +348,7 @@ class Bench:
         there, acks = files_in(self.home), self.notes / "acks"
         noted = acks.read_text().splitlines() if acks.exists() else []
         acked = {Path(name).relative_to(self.home).as_posix() for name in noted}
-        case.acked = len(acked)
+        case.acked = max(case.acked, len(acked))
         lost = [name for name in acked if there.get(name) != new.get(name)]
         torn = [n for n in new if n in there and there[n] not in (new[n], old.get(n))]
         torn += [name for name in old if name in new and name not in there]

@@ -35,7 +35,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "hdf5": {**OF_HDF5, "strategy": shardwrite.Hdf5(index="end")},
     "hdf5, index first": {**OF_HDF5, "strategy": shardwrite.Hdf5(index="start")},
     "transformer": {"name": "x", "format": "transformer-2022"},
-    "nested": {"serializer": WITHIN},
+    "nested": {"serializer": WITHIN, "memory_limit": "1.1kB"},
     "around": {"shards": None, "chunks": (4, 8), "serializer": WITHIN, "compressors": "crc32c"},
 }
 

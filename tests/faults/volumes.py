@@ -127,7 +127,7 @@ class Volume:
 
     def _key_of(self, path: Path, rank: int) -> str:
         """Name of a shard, or nothing for one that may be of the spool, or of either scale."""
-        is_early = self.is_scattered and not self.in_parts and not (path / KEY).exists()
+        is_early = self.is_scattered and not self.in_parts and not Path(path / KEY).exists()
         if self.is_repair or is_early or (self.has_coarser and rank < self._n_coarser):
             return ""
         if self.is_scattered:
