@@ -119,6 +119,9 @@ def kill_at_moments(
     while not case.kills or rng.random() < AGAIN:
         pid = bench.start(case, path, lambda _: None)
         share = rng.uniform(0.05, 1.1 if case.kills else 0.9) * rng.choice([0.3, 1.0])
+        if rng.random() < 0.5:  # amid its shards, which few random moments are
+            until(lambda pid: bench.acks.exists() or is_over(pid), pid, seconds / 2)
+            share *= 0.3
         until(is_over, pid, share * seconds)
         os.kill(pid, signal.SIGKILL)
         if bench.wait(case, pid) != "killed":
@@ -142,11 +145,9 @@ def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     operation, url = bench.operations[case.operation], bench.disk.url(path)
 
     def look() -> None:
-        acks = bench.notes / "acks"
-        if acks.exists():
-            acks.write_text(
-                acks.read_text().replace(str(bench.disk.url(bench.home)), str(bench.home))
-            )
+        if bench.acks.exists():
+            text = bench.acks.read_text().replace(str(bench.disk.url(bench.home)), str(bench.home))
+            bench.acks.write_text(text)
         case.trouble = case.trouble or bench.trouble_of(lambda: bench.disk.fetch(bench.home))
         bench.look(case)
         looked = partial(read_old_or_new, path, operation)
@@ -156,7 +157,7 @@ def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     case.trouble = bench.trouble_of(lambda: bench.disk.put(bench.home))
     kill_at_moments(bench, case, url, seconds, look)
     again = bench.trouble_of(partial(operation.again, url))
-    (bench.notes / "acks").unlink(missing_ok=True)
+    bench.acks.unlink(missing_ok=True)
     fetched = bench.trouble_of(lambda: bench.disk.fetch(bench.home))
     case.trouble, case.then = case.trouble or again or fetched, "nothing"
     yield

@@ -27,6 +27,7 @@ from shardwrite.convert.trees import with_note
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import conversions
 import hierarchies
 import of_datasets
 import seams
@@ -584,12 +585,20 @@ TABLES = {
     "volumes": VOLUMES,
     "datasets": of_datasets.DATASETS,
     "hierarchies": hierarchies.HIERARCHIES,
+    "conversions": conversions.BESIDE,
+    "conversions of HDF5": conversions.OF_HDF5,
+    "conversions in place": conversions.IN_THEIR_PLACE,
     "large": hierarchies.LARGE | of_datasets.LARGE,
 }
 OPERATIONS = {name: operation for table in TABLES.values() for name, operation in table.items()}
 """All of them, by name. Each fault strikes each of them."""
-SMALL = [name for name in OPERATIONS if name not in TABLES["large"]]
-"""Those of which a sample is a matter of seconds."""
+SMALL = [
+    name
+    for table, operations in TABLES.items()
+    if table != "large" and not table.startswith("conversions")
+    for name in operations
+]
+"""Those of which a sample is a matter of seconds, and of conversions those that are not drawn."""
 NOT_IN_BUCKETS = {
     **dict.fromkeys(
         (
@@ -616,6 +625,7 @@ NOT_IN_BUCKETS = {
             *("shard in place", "shard by two renames", "shard in place, or give up"),
             *("shard by two renames, or give up", "shard a store", "unshard in place"),
             *("shard in place in a group", "listed reshard in place"),
+            *conversions.IN_THEIR_PLACE,
         ),
         "only arrays in directories are converted in their place",
     ),

@@ -86,6 +86,7 @@ class Bucket:
             at = self.url(home / operation.at)
             troubles.append(bench.trouble_of(lambda: operation.perform(at)))
             self._seconds[name] = time.monotonic() - begun
+            bench.acks.unlink(missing_ok=True)
             troubles.append(bench.trouble_of(lambda: self.fetch(home)))
             assert not any(troubles), troubles
             # Some documents are spelt in another way than in directories.

@@ -199,13 +199,6 @@ def of_id_shards(found) -> Numbers:
     return Numbers(runs=len(found["cases"]), acked=acked, lost=sum(map(int, lost)), **numbers)
 
 
-def of_converted(found) -> Numbers:
-    """Of `conversions.py`."""
-    total = found["summary"]
-    numbers = {name: total[name] for name in ("vacuous", "acked", "left", "troubles")}
-    return Numbers(runs=total["kills"], **numbers)
-
-
 def of_struck(found) -> Numbers:
     """Of `all_faults.py` with operations that tell what is acknowledged."""
     names = ("vacuous", "acked", "lost", "torn", "left")
@@ -300,9 +293,14 @@ def of_appends(found) -> Numbers:
     return replace(of_struck(found), acked=None)
 
 
+def of_converted(found) -> Numbers:
+    """Of operations that are killed again and again."""
+    return replace(of_struck(found), runs=found["summary"]["kills"])
+
+
 def of_many_kills(found) -> Numbers:
-    """Of operations that are killed again and again, and tell of nothing before they end."""
-    return replace(of_struck(found), runs=found["summary"]["kills"], acked=None)
+    """The same of those that tell of nothing before they end."""
+    return replace(of_converted(found), acked=None)
 
 
 def of_mutants(found) -> Numbers:
@@ -371,10 +369,13 @@ def rows() -> Iterator[Row]:
     name = "frozen before the put of a shard into a bucket of moto, taken over, thawed"
     command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
     yield Row(name, 60, 30, command, of_bucket_kills)
-    for place, way in {"into another place": "", "in its place": "--in-place "}.items():
+    for place, (table, read) in {
+        "into another place": ("conversions", of_converted),
+        "in its place": ("conversions in place", of_many_kills),
+    }.items():
+        command = f'all_faults.py --faults "kill at any moment" --table "{table}"'
         name = f"SIGKILL at a random moment while an array is converted {place}"
-        command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"
-        yield Row(name, 200, 50, command, of_converted)
+        yield Row(name, 200, 50, command + " --kills {n} --seed {seed}", read)
     name = "SIGKILL before an effect while an array is converted and consumed"
     command = "interruptions.py --fault kill --operations consume --cases {n} --seed {seed}"
     yield Row(name, 200, 50, command, of_cases)

@@ -140,7 +140,7 @@ class Case:
     acked: int = 0  # files that were acknowledged before the fault
     lost: int = 0  # those of them that are not as they were acknowledged
     torn: int = 0  # files that are neither old nor new
-    is_vacuous: bool = False  # whether nothing was changed yet, or all was done
+    is_vacuous: bool | None = None  # whether nothing was changed yet, or all was done
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,9 @@ class Bench:
         """What operations come to that are not struck."""
         self._seconds: dict[str, float] = {}
         self._number, self._is_published = 0, False
-        _acks.append(notes / "acks")
+        self.acks = notes / "acks"
+        """Where files are noted that were acknowledged."""
+        _acks.append(self.acks)
 
     def before(self, name: str) -> Path:
         """What stands there before an operation, made once."""
@@ -220,6 +222,7 @@ class Bench:
 
     def fresh(self, name: str) -> Path:
         """A copy of that."""
+        self.acks.unlink(missing_ok=True)
         self._number += 1
         home = self.root / f"case-{self.seed}-{self._number}"
         shutil.copytree(self.before(name), home, symlinks=True)
@@ -234,6 +237,7 @@ class Bench:
             act = lambda: operation.perform(home / operation.at)  # noqa: E731
             trouble = self.trouble_of(lambda: effects.count_effects(act, count))
             assert not trouble, trouble
+            self.acks.unlink(missing_ok=True)
             files = files_in(home) if operation.is_exact else {}
             self.known[name] = Undisturbed(int(count.read_text()), names_in(home), files)
             shutil.rmtree(home.parent)
@@ -248,6 +252,7 @@ class Bench:
                 lambda: self.operations[name].perform(home / self.operations[name].at)
             )
             self._seconds[name] = time.monotonic() - begun
+            self.acks.unlink(missing_ok=True)
             assert not trouble, trouble
             shutil.rmtree(home)
         return self._seconds[name]
@@ -275,7 +280,7 @@ class Bench:
 
     def start(self, case: Case, path: Path, strike: Callable[[str], object]) -> int:
         """Begin the operation in a process that is struck before its effect; its pid."""
-        for note in ("effect", "error", "trouble", "acks"):
+        for note in ("effect", "error", "trouble"):
             (self.notes / note).unlink(missing_ok=True)
 
         def noted(name: str) -> None:
@@ -345,15 +350,17 @@ class Bench:
     def compare(self, case: Case) -> None:
         """Right after a fault, each file is old or new, and what was acknowledged is new."""
         old, new = files_in(self.before(case.operation)), self.undisturbed(case.operation).files
-        there, acks = files_in(self.home), self.notes / "acks"
-        noted = acks.read_text().splitlines() if acks.exists() else []
+        there = files_in(self.home)
+        noted = self.acks.read_text().splitlines() if self.acks.exists() else []
         acked = {Path(name).relative_to(self.home).as_posix() for name in noted}
         case.acked = max(case.acked, len(acked))
         lost = [name for name in acked if there.get(name) != new.get(name)]
         torn = [n for n in new if n in there and there[n] not in (new[n], old.get(n))]
         torn += [name for name in old if name in new and name not in there]
         changed = [name for name in new if there.get(name) != new[name]]
-        case.is_vacuous = without_state(there) == old or not changed
+        seen = without_state(there) | {name: data for name, data in there.items() if "/c/" in name}
+        is_vacuous = seen == old or not changed
+        case.is_vacuous = is_vacuous and case.is_vacuous is not False
         self._enter(case, lost, torn)
         document = self.operations[case.operation].published
         self._is_published = there.get(document) == new.get(document) != old.get(document)
@@ -470,7 +477,7 @@ def summary(cases: list[Case]) -> dict[str, Any]:
     """Totals."""
     return {
         "cases": len(cases),
-        "vacuous": sum(not case.effect or case.is_vacuous for case in cases),
+        "vacuous": sum(not case.effect or bool(case.is_vacuous) for case in cases),
         **{name: sum(getattr(case, name) for case in cases) for name in ("acked", "lost", "torn")},
         "kills": sum(case.kills for case in cases),
         "operations": dict(Counter(case.operation for case in cases if case.effect)),
