@@ -83,7 +83,7 @@ def fault(
 
 def on(fault: Fault, filesystem: str) -> Fault:
     """A fault on a file system, if it needs a disk of its own and one is named."""
-    if fault.disk in (None, bucket.Bucket.of) or not filesystem:
+    if fault.disk is None or fault.excluded or not filesystem:
         return fault
     disk, missing = (partial(f, filesystem=filesystem) for f in (fault.disk, fault.missing))
     return replace(fault, disk=disk, missing=missing)
@@ -134,12 +134,14 @@ def kill_at_moments(
     case.effect = "a moment" if case.kills else ""
 
 
-@fault(
-    "kill in a bucket",
-    bucket.missing,
-    bucket.Bucket.of,
-    excluded=all_operations.NOT_IN_BUCKETS,
-)
+def of_bucket(server: str) -> dict[str, Any]:
+    """Where a fault strikes."""
+    of = {"disk": partial(bucket.Bucket.of, server), "missing": partial(bucket.missing, server)}
+    return {**of, "excluded": all_operations.NOT_IN_BUCKETS}
+
+
+@fault("kill in a bucket", **of_bucket("moto"))
+@fault("kill in a bucket of SeaweedFS", **of_bucket("seaweed"))
 def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """The same in a bucket. A copy of it is judged, and the same call is made again there."""
     operation, url = bench.operations[case.operation], bench.disk.url(path)
@@ -381,7 +383,9 @@ def run(
         try:
             with driver.bench_of(OPERATIONS, fault, top, seed=seed) as bench:
                 if n_kills:
-                    done += driver.killed(bench, driver.drawn(bench, name, names, n_kills), n_kills)
+                    done += driver.killed(
+                        bench, driver.drawn(bench, name, names, 4 * n_kills), n_kills
+                    )
                 elif n_cases:
                     done += map(bench.run, driver.drawn(bench, name, names, n_cases))
                 else:

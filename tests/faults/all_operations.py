@@ -31,6 +31,7 @@ import conversions
 import hierarchies
 import of_datasets
 import seams
+import told
 from driver import Operation, check_array, nothing
 from effects import in_child, kill
 from formats import OF_FORMATS
@@ -585,6 +586,7 @@ TABLES = {
     "volumes": VOLUMES,
     "datasets": of_datasets.DATASETS,
     "hierarchies": hierarchies.HIERARCHIES,
+    "told": told.TOLD,
     "conversions": conversions.BESIDE,
     "conversions of HDF5": conversions.OF_HDF5,
     "conversions in place": conversions.IN_THEIR_PLACE,

