@@ -44,8 +44,8 @@ FAULT = """
 """
 
 
-def run(tmp_path, addition, *arguments, shim=None):
-    """Cases of the harness with an addition; see its head."""
+def run(tmp_path, addition, *arguments, shim=None, harness="all_faults"):
+    """Cases of a harness with an addition; see its head."""
     head = """
         import obstore
         import shardwrite
@@ -55,7 +55,8 @@ def run(tmp_path, addition, *arguments, shim=None):
         from all_operations import NEW, OPERATIONS, make, source
         from driver import Operation
     """
-    program = "\n".join(textwrap.dedent(text) for text in (head, addition, "all_faults.main()"))
+    start = f"import {harness}\n{harness}.main()"
+    program = "\n".join(textwrap.dedent(text) for text in (head, addition, start))
     script, out = tmp_path / "addition.py", tmp_path / "out.json"
     script.write_text(program)
     environment = preloaded.environment(shim)
@@ -70,7 +71,9 @@ def run(tmp_path, addition, *arguments, shim=None):
         check=False,
     )
     assert out.exists(), done.stderr
-    return [case for case in json.loads(out.read_text())["cases"] if case["effect"]]
+    found = json.loads(out.read_text())
+    cases = found["freezes"] if harness == "freeze" else found["cases"]
+    return [case for case in cases if case.get("effect", True)]
 
 
 @pytest.fixture
@@ -91,6 +94,28 @@ def test_an_entry_joins_all_faults(tmp_path, fault, shim):
     for case in cases:
         left = ["litter"] if case["operation"] == "careless toy" else []
         assert (case["left"], case["trouble"]) == (left, ""), case
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
+@pytest.mark.parametrize(
+    ("harness", "few"),
+    [
+        ("freeze", ["--freezes", "4"]),
+        ("explorer", ["--depth", "2", "--ways", "slow", "--cases", "4"]),
+        ("failing_updates", ["--calls", "rename", "--errors", "EIO", "--every", "9"]),
+    ],
+)
+def test_an_entry_joins_the_harnesses_beside_the_faults(tmp_path, harness, few):
+    words = ["--operations", "toy", "careless toy", *few]
+    shim = preloaded.build(tmp_path)
+    cases = run(tmp_path, OPERATION, *words, shim=shim, harness=harness)
+    assert {case["operation"] for case in cases} == {"toy", "careless toy"}
+    for case in cases:
+        is_told = any(name.endswith("litter") for name in case["left"])
+        assert is_told == (case["operation"] == "careless toy"), case
+        assert len(case["left"]) == is_told
+        assert not case["trouble"], case
 
 
 @pytest.mark.long
