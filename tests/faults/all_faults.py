@@ -219,13 +219,17 @@ def fail_call(bench: Bench, case: Case, path: Path) -> Iterator[None]:
 
 @fault("power cut", power_cut.missing, power_cut.Machine, "ext4")
 def cut(bench: Bench, case: Case, path: Path) -> Iterator[None]:
-    """The machine loses its power; what goes on has another boot id."""
+    """The machine loses its power; what goes on has another boot id.
+
+    In half of the cases, the process meets a disk that is gone, and must say so by an error.
+    """
     rng = bench.rng(case)
     subprocess.run(["sync", "--file-system", bench.root], check=True)
 
     def strike(_: str) -> None:
         bench.disk.cut(rng)
-        effects.kill()
+        if case.at % 2:
+            effects.kill()
 
     bench.act(case, path, strike)
     bench.disk.restart()

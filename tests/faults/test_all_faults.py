@@ -14,7 +14,13 @@ import pytest
 from forks import python
 
 sys.path.insert(0, str(Path(__file__).parent))
+import bucket_freezes
+import failing_updates
+import full_disk
+import interruptions
+import lossy_disk
 import preloaded
+import self_reading
 from all_faults import FAULTS
 from all_operations import NOT_IN_BUCKETS, OPERATIONS, SMALL, TABLES
 
@@ -145,6 +151,26 @@ def test_a_reason_is_told_for_each_operation_that_a_fault_does_not_strike():
         assert set(fault.excluded) <= set(OPERATIONS)
         assert all(fault.excluded.values())
         assert not fault.excluded or fault.excluded is NOT_IN_BUCKETS
+
+
+def test_no_family_has_lost_an_operation():
+    """New ones may raise these numbers."""
+    found = {name: len(table) for name, table in TABLES.items()}
+    least = {"arrays": 57, "listed": 15, "ids": 4, "formats": 10, "volumes": 14, "datasets": 7}
+    least |= {"hierarchies": 3, "told": 8, "large": 5}
+    least |= {"conversions": 24, "conversions of HDF5": 12, "conversions in place": 24}
+    assert {name: n for name, n in found.items() if n < least[name]} == {}
+    assert set(found) == set(least)
+    assert len(NOT_IN_BUCKETS) <= 55
+    beside = {
+        "interruptions": (len(interruptions.KINDS), 30),
+        "failing write-back": (len([*lossy_disk.KINDS, *lossy_disk.CONSUMED]), 25),
+        "full disk": (len(full_disk.KINDS), 25),
+        "failing calls": (len({*failing_updates.OTHERS, *failing_updates.UPDATES}), 109),
+        "freezes of puts": (len(bucket_freezes.OPERATIONS), 3),
+        "calls that read what they change": (len(self_reading.CALLS), 12),
+    }
+    assert {name: pair for name, pair in beside.items() if pair[0] < pair[1]} == {}
 
 
 def test_each_operation_is_in_one_table():
