@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import seams
 import zarr
-from forks import python
 from helpers import Killed, contents, without_receipts
 
 import shardwrite
@@ -28,7 +27,9 @@ from shardwrite import JournalError, SpecError
 xr = pytest.importorskip("xarray")
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 import killed  # noqa: E402
+from harness import struck  # noqa: E402
 
 HOURS = np.datetime64("2000-01-01", "ns") + np.arange(99) * np.timedelta64(1, "h")
 SIZES = {"shards": {"time": 8}, "chunks": {"time": 4}}
@@ -719,27 +720,25 @@ def test_a_coordinate_of_steps_is_never_changed_in_place(tmp_path):
 # ---- Kills
 
 
-def appended(tmp_path, *words):
-    script = Path(__file__).with_name("appended.py")
-    done = subprocess.run(
-        [*python(), script, *map(str, words)], capture_output=True, text=True, check=False
-    )
-    found = json.loads(done.stdout)
-    assert not found["troubles"], "\n".join(found["troubles"])[:5000]
-    return found["kills"]
-
-
 @pytest.mark.long
 def test_some_kills_before_effects(tmp_path):
-    assert appended(tmp_path, "--first", 29, "--every", 97) >= 6
+    few = ["append to a dataset", "--every", "97", "--seed", "28"]
+    assert struck(tmp_path, "kill", *few)["cases"] >= 6
 
 
 @pytest.mark.long
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("words", [(), ("--twice", 61), ("--in-place",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("append to a dataset",),
+        ("append to a dataset", "--twice", "61"),
+        ("append to a dataset in place",),
+    ],
+)
 def test_kills_before_many_effects(tmp_path, words):
-    assert appended(tmp_path, "--every", 41, *words) >= 12
+    assert struck(tmp_path, "kill", *words, "--every", "41")["cases"] >= 12
 
 
 def kill_and_go_on(tmp_path, *, n_variables, n_kills, words=()):

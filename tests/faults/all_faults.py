@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import all_operations
+import bucket
 import driver
 import effects
 import failing_calls
@@ -51,6 +52,8 @@ FAULTS: dict[str, Fault] = {}
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 CALLS = ("write", "rename", "open", "fsync", "unlink", "mkdir", "link", "close", "stat")
 TTL = 1.0
+AGAIN = 0.75
+"""How often a call that goes on is killed, too."""
 SHORT_LEASES = {"shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": TTL}
 OF_CHUNKS, OF_DOCUMENTS = b"\x28\xb5\x2f\xfd", b'": '
 """What encoded chunks begin with, which is zstd's, and how JSON is spaced."""
@@ -59,7 +62,11 @@ ALICE, BOB = User(61001, 61001, (LAB,), 0o002), User(61002, 61002, (LAB,), 0o002
 
 
 def fault(
-    name: str, missing: Callable[..., str] = str, disk: Any = None, filesystem: str = ""
+    name: str,
+    missing: Callable[..., str] = str,
+    disk: Any = None,
+    filesystem: str = "",
+    excluded: Mapping[str, str] | None = None,
 ) -> Callable[..., Any]:
     """Enter a function into the table. It is given a bench, a case and a path, and yields once.
 
@@ -67,7 +74,7 @@ def fault(
     """
 
     def enter(strike: Callable[[Bench, Case, Path], Iterator[None]]) -> Any:
-        entry = Fault(contextlib.contextmanager(strike), disk, missing)
+        entry = Fault(contextlib.contextmanager(strike), disk, missing, excluded or {})
         FAULTS[name] = on(entry, filesystem)
         return strike
 
@@ -76,7 +83,7 @@ def fault(
 
 def on(fault: Fault, filesystem: str) -> Fault:
     """A fault on a file system, if it needs a disk of its own and one is named."""
-    if fault.disk is None or not filesystem:
+    if fault.disk is None or fault.excluded or not filesystem:
         return fault
     disk, missing = (partial(f, filesystem=filesystem) for f in (fault.disk, fault.missing))
     return replace(fault, disk=disk, missing=missing)
@@ -87,10 +94,87 @@ def kill(bench: Bench, case: Case, path: Path) -> Iterator[None]:
     """SIGKILL before an effect, and maybe one before an effect of the recovery."""
     bench.act(case, path, effects.kill)
     if case.again_at and case.effect:
+        given_up = partial(shardwrite.abandon, path)
         again = partial(bench.operations[case.operation].again, path)
+        again = given_up if case.then == "abandon" else again
         ended = effects.in_child(again, case.again_at, bench.notes / "trouble")
         case.trouble = "" if ended in ("killed", "done") else f"the second call: {ended}"
     yield
+
+
+@fault("kill at any moment")
+def kill_at_any_moment(bench: Bench, case: Case, path: Path) -> Iterator[None]:
+    """SIGKILL at a moment of a call with threads, and of the calls that go on, until one has ended."""
+    bench.enter = lambda: dask.config.set(scheduler="threads", num_workers=2)
+    kill_at_moments(bench, case, path, bench.seconds(case.operation), lambda: bench.look(case))
+    yield
+
+
+def kill_at_moments(
+    bench: Bench, case: Case, path: Path, seconds: float, look: Callable[[], object]
+) -> None:
+    """Kill a call once or more, and look at what is there after each kill."""
+    rng = bench.rng(case)
+    case.at = 0
+    while not case.kills or rng.random() < AGAIN:
+        pid = bench.start(case, path, lambda _: None)
+        share = rng.uniform(0.05, 1.1 if case.kills else 0.9) * rng.choice([0.3, 1.0])
+        if rng.random() < 0.5:  # amid its shards, which few random moments are
+            until(lambda pid: bench.acks.exists() or is_over(pid), pid, seconds / 2)
+            share *= 0.3
+        until(is_over, pid, share * seconds)
+        os.kill(pid, signal.SIGKILL)
+        if bench.wait(case, pid) != "killed":
+            break
+        case.kills += 1
+        case.effect = "a moment"
+        look()
+        if case.trouble:
+            break
+    case.effect = "a moment" if case.kills else ""
+
+
+def of_bucket(server: str) -> dict[str, Any]:
+    """Where a fault strikes."""
+    of = {"disk": partial(bucket.Bucket.of, server), "missing": partial(bucket.missing, server)}
+    return {**of, "excluded": all_operations.NOT_IN_BUCKETS}
+
+
+@fault("kill in a bucket", **of_bucket("moto"))
+@fault("kill in a bucket of SeaweedFS", **of_bucket("seaweed"))
+def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
+    """The same in a bucket. A copy of it is judged, and the same call is made again there."""
+    operation, url = bench.operations[case.operation], bench.disk.url(path)
+
+    def look() -> None:
+        if bench.acks.exists():
+            text = bench.acks.read_text().replace(str(bench.disk.url(bench.home)), str(bench.home))
+            bench.acks.write_text(text)
+        case.trouble = case.trouble or bench.trouble_of(lambda: bench.disk.fetch(bench.home))
+        bench.look(case)
+        looked = partial(read_old_or_new, path, operation)
+        case.trouble = case.trouble or bench.trouble_of(looked)
+
+    seconds = bench.disk.seconds(bench, case.operation)
+    case.trouble = bench.trouble_of(lambda: bench.disk.put(bench.home))
+    kill_at_moments(bench, case, url, seconds, look)
+    again = bench.trouble_of(partial(operation.again, url))
+    bench.acks.unlink(missing_ok=True)
+    fetched = bench.trouble_of(lambda: bench.disk.fetch(bench.home))
+    case.trouble, case.then = case.trouble or again or fetched, "nothing"
+    yield
+
+
+def until(happened: Callable[[int], bool], pid: int, seconds: float) -> None:
+    """Wait until something has happened to a process, or so many seconds are over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not happened(pid):
+        time.sleep(0.0005)
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process has ended, for which nobody has waited yet."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 @fault("failing effect")
@@ -135,13 +219,17 @@ def fail_call(bench: Bench, case: Case, path: Path) -> Iterator[None]:
 
 @fault("power cut", power_cut.missing, power_cut.Machine, "ext4")
 def cut(bench: Bench, case: Case, path: Path) -> Iterator[None]:
-    """The machine loses its power; what goes on has another boot id."""
+    """The machine loses its power; what goes on has another boot id.
+
+    In half of the cases, the process meets a disk that is gone, and must say so by an error.
+    """
     rng = bench.rng(case)
     subprocess.run(["sync", "--file-system", bench.root], check=True)
 
     def strike(_: str) -> None:
         bench.disk.cut(rng)
-        effects.kill()
+        if case.at % 2:
+            effects.kill()
 
     bench.act(case, path, strike)
     bench.disk.restart()
@@ -279,28 +367,33 @@ def take_on(user: User) -> None:
 
 
 def run(
-    names: Sequence[str],
+    asked: Sequence[str],
     faults: Sequence[str] = ("kill",),
     *,
     n_cases: int = 0,
+    n_kills: int = 0,
     seed: int = 0,
     filesystem: str = "",
     **how: int,
 ) -> list[Case]:
-    """Cases of each of some faults, one after the other: so many at random, or `driver.everywhere`."""
+    """Cases of each of some faults, one after the other: so many at random, or until there were so
+    many kills, or `driver.everywhere`. Operations that a fault does not strike are passed over."""
     done: list[Case] = []
     for name in faults:
         fault = on(FAULTS[name], filesystem)
+        names = [operation for operation in asked if operation not in fault.excluded]
         top = Path(tempfile.mkdtemp(prefix="faults-", dir=None if fault.disk else MEMORY))
         top.chmod(0o755)
         try:
             with driver.bench_of(OPERATIONS, fault, top, seed=seed) as bench:
-                cases = (
-                    driver.drawn(bench, name, names, n_cases)
-                    if n_cases
-                    else driver.everywhere(bench, name, names, **how)
-                )
-                done += map(bench.run, cases)
+                if n_kills:
+                    done += driver.killed(
+                        bench, driver.drawn(bench, name, names, 4 * n_kills), n_kills
+                    )
+                elif n_cases:
+                    done += map(bench.run, driver.drawn(bench, name, names, n_cases))
+                else:
+                    done += map(bench.run, driver.everywhere(bench, name, names, **how))
         finally:
             shutil.rmtree(top)
     return done
@@ -325,6 +418,12 @@ def main() -> None:
         "--twice", type=int, default=0, help="kill the second call before this effect, too"
     )
     parser.add_argument("--cases", type=int, default=0, help="so many of each fault at random")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=0,
+        help="so many kills, of cases that are killed again and again",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--filesystem",
@@ -337,6 +436,8 @@ def main() -> None:
     if "failing call" in given.faults and "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     for name in given.faults:
+        if why := {FAULTS[name].excluded.get(asked) for asked in given.operations or ()} - {None}:
+            sys.exit(f"{name}: {', '.join(sorted(why))}")
         if why := on(FAULTS[name], given.filesystem).missing():
             sys.exit(f"{name}: {why}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
@@ -345,6 +446,7 @@ def main() -> None:
         given.operations or list(TABLES[given.table]),
         given.faults,
         n_cases=given.cases,
+        n_kills=given.kills,
         seed=given.seed,
         filesystem=given.filesystem,
         every=0 if given.amid else given.every,

@@ -27,13 +27,18 @@ from shardwrite.convert.trees import with_note
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import conversions
+import hierarchies
+import of_datasets
 import seams
-import volumes
+import told
 from driver import Operation, check_array, nothing
 from effects import in_child, kill
+from formats import OF_FORMATS
 from helpers import contents
 from id_shards import IDS
 from manifests import LISTED
+from volumes import VOLUMES
 
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
 NEW = OLD + 1000
@@ -573,29 +578,69 @@ ARRAYS = {
 }
 
 
-def of_volume(**how: bool) -> Operation:
-    """A scale is added to a volume of Neuroglancer."""
-    volume = volumes.Volume(is_repair=False, **how)
-
-    def look(path: Path, is_done: bool) -> None:
-        there = shardwrite.from_precomputed(path, scale="8_8_40", axes="zyx").compute()
-        np.testing.assert_array_equal(there, volumes.VALUES[:, ::2, ::2])
-        scales = json.loads((path / "info").read_text())["scales"]
-        if is_done or any(scale["key"] == volumes.KEY for scale in scales):
-            volume.check(path, "a scale")
-
-    return Operation(
-        lambda path: volume.make_before(path, "a scale"),
-        lambda path: volume(path, "a scale"),
-        look=look,
-        own=("x/info", f"x/{volumes.KEY}", f"x/{volumes.KEY}/*.shard"),
-    )
-
-
-VOLUMES = {
-    "volume": of_volume(is_scattered=False),
-    "scattered volume": of_volume(is_scattered=True),
+TABLES = {
+    "arrays": ARRAYS,
+    "listed": LISTED,
+    "ids": IDS,
+    "formats": OF_FORMATS,
+    "volumes": VOLUMES,
+    "datasets": of_datasets.DATASETS,
+    "hierarchies": hierarchies.HIERARCHIES,
+    "told": told.TOLD,
+    "conversions": conversions.BESIDE,
+    "conversions of HDF5": conversions.OF_HDF5,
+    "conversions in place": conversions.IN_THEIR_PLACE,
+    "large": hierarchies.LARGE | of_datasets.LARGE,
 }
-TABLES = {"arrays": ARRAYS, "listed": LISTED, "ids": IDS, "volumes": VOLUMES}
-OPERATIONS = ARRAYS | LISTED | IDS | VOLUMES
+OPERATIONS = {name: operation for table in TABLES.values() for name, operation in table.items()}
 """All of them, by name. Each fault strikes each of them."""
+SMALL = [
+    name
+    for table, operations in TABLES.items()
+    if table != "large" and not table.startswith("conversions")
+    for name in operations
+]
+"""Those of which a sample is a matter of seconds, and of conversions those that are not drawn."""
+NOT_IN_BUCKETS = {
+    **dict.fromkeys(
+        (
+            *(
+                "update in place",
+                "update in place, raw",
+                "append in place",
+                "listed update in place",
+            ),
+            *("listed append in place", "append to a dataset in place"),
+        ),
+        "no object can be changed in its place",
+    ),
+    **dict.fromkeys(
+        (
+            *("restart", "parts", "finalize", "update by restart", "replacement by restart"),
+            *("give up a replacement", "give up a replacement in a group", "give up, and update"),
+            *("listed update by restart",),
+        ),
+        "a run that was begun in a directory stands there before",
+    ),
+    **dict.fromkeys(
+        (
+            *("shard in place", "shard by two renames", "shard in place, or give up"),
+            *("shard by two renames, or give up", "shard a store", "unshard in place"),
+            *("shard in place in a group", "listed reshard in place"),
+            *conversions.IN_THEIR_PLACE,
+        ),
+        "only arrays in directories are converted in their place",
+    ),
+    **dict.fromkeys(
+        ("shard and consume", "reshard and consume", "consume a hierarchy"),
+        "only directories are consumed",
+    ),
+    **dict.fromkeys(
+        ("make transformer", "change transformer"),
+        "a run on a store of the transformer has no place in a bucket",
+    ),
+    "adoption": "files of this machine are adopted",
+    "upload": "its source is a directory",
+    "download": "its target is a directory",
+}
+"""Operations of which there are none in buckets, and why."""

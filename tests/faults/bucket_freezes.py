@@ -34,17 +34,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 sys.path.insert(0, str(Path(__file__).parent))
-import bucket_kills
 import oracle
 import proxy
 import servers
-from bucket_kills import SIZES, fetched, fresh, in_child, in_other_process, scratch_directory
+from bucket import fetched, fresh, in_child, in_other_process, scratch_directory
 from kills import child, ended_well
+from told import LAYOUT, SHARD, SIDE
 
 from shardwrite import JournalError
 
 OPERATIONS = ("new", "region", "append")
 TAKEOVERS = ("another", "the same")
+KEPT = {"shardwrite-receipt.json", "zarr.json"}
 OLD, FIRST, SECOND = 1000, 1, 2
 TTL = 1.0
 GIVEN = {"scheduler": "sync", "shardwrite.lease.heartbeat": 0.2, "shardwrite.lease.ttl": TTL}
@@ -83,31 +84,31 @@ class Freeze:
 
 def region():
     """A box in all shards of a column. It covers all but the first and the last one as a whole."""
-    side, shard = SIZES.side, SIZES.shard
+    side, shard = SIDE, SHARD
     return np.s_[side // 16 : side - side // 16, :shard]
 
 
 def n_rows_before():
     """So many that an append changes shards that are there."""
-    return SIZES.side - SIZES.shard // 2
+    return SIDE - SHARD // 2
 
 
 def prepare(operation, url):
     if operation != "new":
-        n_rows = SIZES.side if operation == "region" else n_rows_before()
-        x = da.from_array(oracle.values((n_rows, SIZES.side), OLD), chunks=SIZES.shard)
+        n_rows = SIDE if operation == "region" else n_rows_before()
+        x = da.from_array(oracle.values((n_rows, SIDE), OLD), chunks=SHARD)
         with dask.config.set(scheduler="sync"):
-            x.to_sharded_zarr(url, **bucket_kills.layout())
+            x.to_sharded_zarr(url, **LAYOUT)
 
 
 def values_after(operation, version):
-    side = SIZES.side
+    side = SIDE
     whole = oracle.values((side, side), version)
     if operation == "new":
         return whole
     if operation == "append":
         old = oracle.values((n_rows_before(), side), OLD)
-        return np.concatenate([old, whole[: SIZES.shard]])
+        return np.concatenate([old, whole[:SHARD]])
     old = oracle.values((side, side), OLD)
     old[region()] = whole[region()]
     return old
@@ -115,11 +116,11 @@ def values_after(operation, version):
 
 def work(operation, url, version, **more):
     """Write the values of a version."""
-    x = da.from_array(oracle.values((SIZES.side, SIZES.side), version), chunks=SIZES.shard)
+    x = da.from_array(oracle.values((SIDE, SIDE), version), chunks=SHARD)
     if operation == "new":
-        more |= bucket_kills.layout()
+        more |= LAYOUT
     elif operation == "append":
-        x, more["region"] = x[: SIZES.shard], "append"
+        x, more["region"] = x[:SHARD], "append"
     else:
         x, more["region"] = x[region()], region()
     with dask.config.set(GIVEN):
@@ -210,9 +211,9 @@ def judge(operation, takeover, server, url, directory, is_done):
     If the first process returned, its values may have come after those of the second. An append may
     also have come before, if the first process had done all but removing its state.
     """
-    path, side, shard = directory / "x.zarr", SIZES.side, SIZES.shard
+    path, side, shard = directory / "x.zarr", SIDE, SHARD
     keys = fetched(server, url, path)
-    left = [key for key in keys if not key.startswith("c/") and key not in bucket_kills.KEPT]
+    left = [key for key in keys if not key.startswith("c/") and key not in KEPT]
     (directory / "left").write_text("\n".join(left))
     wanted = [values_after(operation, SECOND if takeover == "another" else FIRST)]
     if is_done and takeover == "another":  # the frozen process had not begun, and came second

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,19 +181,11 @@ def of_kills(found) -> Numbers:
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
-def of_hierarchies(found) -> Numbers:
-    """Of `hierarchies.py`, where no unit is acknowledged before the end of a call."""
-    (one,) = found
-    names = ("vacuous", "lost", "left", "troubles")
-    return Numbers(runs=one["kills"], torn=0, acked=None, **{name: one[name] for name in names})
-
-
-def of_bucket_kills(found) -> Numbers:
-    """Of `bucket_kills.py`, `bucket_freezes.py`, `volumes.py` and `formats.py`."""
+def of_freezes_of_puts(found) -> Numbers:
+    """Of `self_reading.py` and `bucket_freezes.py`."""
     total = found["summary"]
     names = ("vacuous", "acked", "lost", "torn", "left", "troubles")
-    runs = total["cases"] if "cases" in total else total["kills"]
-    return Numbers(runs=runs, **{name: total[name] for name in names})
+    return Numbers(runs=total["cases"], **{name: total[name] for name in names})
 
 
 def of_id_shards(found) -> Numbers:
@@ -206,11 +198,16 @@ def of_id_shards(found) -> Numbers:
     return Numbers(runs=len(found["cases"]), acked=acked, lost=sum(map(int, lost)), **numbers)
 
 
-def of_converted(found) -> Numbers:
-    """Of `conversions.py`."""
-    total = found["summary"]
-    numbers = {name: total[name] for name in ("vacuous", "acked", "left", "troubles")}
-    return Numbers(runs=total["kills"], **numbers)
+def of_struck(found) -> Numbers:
+    """Of `all_faults.py` with operations that tell what is acknowledged."""
+    names = ("vacuous", "acked", "lost", "torn", "left")
+    total = {name: found["summary"][name] for name in names}
+    left = [
+        f"{case['operation']}: left {case['left'][:3]}" for case in found["cases"] if case["left"]
+    ]
+    runs = sum(bool(case["effect"]) for case in found["cases"])
+    total["vacuous"] -= len(found["cases"]) - runs  # those that ended before
+    return Numbers(runs=runs, **total, troubles=[*found["summary"]["troubles"], *left])
 
 
 def of_ends(found) -> Numbers:
@@ -291,8 +288,18 @@ def of_left_out(found) -> Numbers:
 
 
 def of_appends(found) -> Numbers:
-    """Of `appended.py`, where a trouble is also what is left over."""
-    return Numbers(runs=found["kills"], left=0, troubles=found["troubles"])
+    """Of operations on datasets, which tell of nothing before they end."""
+    return replace(of_struck(found), acked=None)
+
+
+def of_kills_again(found) -> Numbers:
+    """Of operations that are killed again and again."""
+    return replace(of_struck(found), runs=found["summary"]["kills"])
+
+
+def of_many_kills(found) -> Numbers:
+    """The same of those that tell of nothing before they end."""
+    return replace(of_kills_again(found), acked=None)
 
 
 def of_mutants(found) -> Numbers:
@@ -302,15 +309,20 @@ def of_mutants(found) -> Numbers:
     )
 
 
-def _of_every_effect(what: str, command: str) -> Iterator[Row]:
-    """Rows of all kills and failing calls, and of power cuts, for a command with a ``{fault}``."""
+def _struck(fault: str, operations: Iterable[str]) -> str:
+    """Command that has a fault strike operations of the table."""
+    return f"all_faults.py --faults {shlex.quote(fault)} --operations {shlex.join(operations)}"
+
+
+def _of_every_effect(what: str, operations: Iterable[str]) -> Iterator[Row]:
+    """Rows of all kills and effects that fail, and of power cuts, under some operations."""
     for fault, struck in {
         "kill": "SIGKILL before every effect",
-        "fail": "every effect fails once",
+        "failing effect": "every effect fails once",
     }.items():
-        yield Row(f"{struck} while {what}", 1, 1, command.format(fault=fault), of_bucket_kills)
-    command = command.format(fault="cut") + " --cases {n} --seed {seed}"
-    yield Row(f"power cut while {what}, ext4", 100, 50, command, of_bucket_kills)
+        yield Row(f"{struck} while {what}", 1, 1, _struck(fault, operations), of_struck)
+    command = _struck("power cut", operations) + " --cases {n} --seed {seed}"
+    yield Row(f"power cut while {what}, ext4", 100, 50, command, of_struck)
 
 
 def rows() -> Iterator[Row]:
@@ -341,10 +353,13 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1000, 100, command, of_cases)
     name = "SIGKILL at a random moment while an array is made"
     yield Row(name, 200, 200, "kills.py --kills {n} --seed {seed}", of_kills)
-    for server, what in {"moto": "moto", "seaweed": "SeaweedFS"}.items():
+    for fault, what in {
+        "kill in a bucket": "moto",
+        "kill in a bucket of SeaweedFS": "SeaweedFS",
+    }.items():
         name = f"SIGKILL at a random moment of a change in a bucket of {what}"
-        command = f"bucket_kills.py --server {server} --kills {{n}} --seed {{seed}}"
-        yield Row(name, 100, 50, command, of_bucket_kills)
+        command = f'all_faults.py --faults "{fault}" --table told --kills {{n}} --seed {{seed}}'
+        yield Row(name, 100, 50, command, of_kills_again)
     for where, what in {
         "threads": "before an effect of an update that reads what it changes",
         "workers": "at a random moment of such an update on two workers",
@@ -352,14 +367,17 @@ def rows() -> Iterator[Row]:
     }.items():
         command = f"self_reading.py --where {where} --cases {{n}} --seed {{seed}}"
         wanted = 200 if where == "threads" else 100
-        yield Row(f"SIGKILL {what}", wanted, 50, command, of_bucket_kills)
+        yield Row(f"SIGKILL {what}", wanted, 50, command, of_freezes_of_puts)
     name = "frozen before the put of a shard into a bucket of moto, taken over, thawed"
     command = "bucket_freezes.py --of-shards --server moto --freezes {n} --seed {seed}"
-    yield Row(name, 60, 30, command, of_bucket_kills)
-    for place, way in {"into another place": "", "in its place": "--in-place "}.items():
+    yield Row(name, 60, 30, command, of_freezes_of_puts)
+    for place, (table, read) in {
+        "into another place": ("conversions", of_kills_again),
+        "in its place": ("conversions in place", of_many_kills),
+    }.items():
+        command = f'all_faults.py --faults "kill at any moment" --table "{table}"'
         name = f"SIGKILL at a random moment while an array is converted {place}"
-        command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"
-        yield Row(name, 200, 50, command, of_converted)
+        yield Row(name, 200, 50, command + " --kills {n} --seed {seed}", read)
     name = "SIGKILL before an effect while an array is converted and consumed"
     command = "interruptions.py --fault kill --operations consume --cases {n} --seed {seed}"
     yield Row(name, 200, 50, command, of_cases)
@@ -372,14 +390,13 @@ def rows() -> Iterator[Row]:
                 "--cases {n} --seed {seed}"
             )
             yield Row(name, 200 if fault == "kill" else 60, 50, command, of_cases)
-    for kind, (n_arrays, what) in {
-        "tree": (500, "a tree of 500 arrays is converted"),
-        "store": (40, "one call makes 40 arrays"),
-        "scales": (12, "one call makes 12 scales of a volume"),
+    for name, what in {
+        "tree of 500 arrays": "a tree of 500 arrays is converted",
+        "40 arrays by one call": "one call makes 40 arrays",
+        "12 scales by one call": "one call makes 12 scales of a volume",
     }.items():
-        command = f"hierarchies.py --kind {kind} --arrays {n_arrays} --kills {{n}} --seed {{seed}}"
-        name = f"SIGKILL at a random moment while {what}"
-        yield Row(name, 50, 50, command, of_hierarchies)
+        command = _struck("kill at any moment", [name]) + " --kills {n} --seed {seed}"
+        yield Row(f"SIGKILL at a random moment while {what}", 50, 50, command, of_many_kills)
     for place, (operation, frozen) in {
         "into another place": ("conversion", "shard"),
         "in its place": ("in-place", "conversion"),
@@ -400,39 +417,34 @@ def rows() -> Iterator[Row]:
         name = f"the disk becomes full under any operation, {disk}, and some processes are killed"
         command = f"full_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}"
         yield Row(name, 150, 50, command, of_cases)
-    for what, options in {
-        "a scale is added to a volume of Neuroglancer": "",
-        "one call writes two scales of a volume of Neuroglancer": " --scales",
-        "encoded chunks of a Zarr array are copied into a volume of Neuroglancer": " --copies",
+    for what, name in {
+        "a scale is added to a volume of Neuroglancer": "scale",
+        "one call writes two scales of a volume of Neuroglancer": "two scales",
+        "encoded chunks of a Zarr array are copied into a volume of Neuroglancer": "copied scale",
     }.items():
-        yield from _of_every_effect(what, f"volumes.py --fault {{fault}}{options}")
+        yield from _of_every_effect(what, (f"first {name}", name))
     for fault, struck in {
         "kill": "SIGKILL before an effect",
-        "fail": "an effect fails once",
-        "cut": "power cut",
+        "failing effect": "an effect fails once",
+        "power cut": "power cut",
     }.items():
-        command = (
-            f"volumes.py --fault {fault} --hash murmurhash3_x86_128 --cases {{n}} --seed {{seed}}"
-        )
-        where = ", ext4" if fault == "cut" else ""
-        name = (
-            f"{struck} while a scale is written by way of a spool (hash murmurhash3_x86_128){where}"
-        )
-        yield Row(name, 200 if fault == "kill" else 100, 50, command, of_bucket_kills)
-        command = f"volumes.py --fault {fault} --parts --cases {{n}} --seed {{seed}}"
-        name = f"{struck} while a scale is written in parts by way of a spool{where}"
-        yield Row(name, 100, 50, command, of_bucket_kills)
-        command = f"volumes.py --fault {fault} --copies --parts --cases {{n}} --seed {{seed}}"
-        name = f"{struck} while parts copy encoded chunks into a volume of Neuroglancer{where}"
-        yield Row(name, 100, 50, command, of_bucket_kills)
+        where = ", ext4" if fault == "power cut" else ""
+        for what, name in {
+            "a scale is written by way of a spool (hash murmurhash3_x86_128)": "scattered scale",
+            "a scale is written in parts by way of a spool": "scale in parts",
+            "parts copy encoded chunks into a volume of Neuroglancer": "copied scale in parts",
+        }.items():
+            wanted = 200 if (fault, name) == ("kill", "scattered scale") else 100
+            command = _struck(fault, (f"first {name}", name)) + " --cases {n} --seed {seed}"
+            yield Row(f"{struck} while {what}{where}", wanted, 50, command, of_struck)
     for what, kind in {
         "whose shards are HDF5 files": "hdf5",
         "of the transformer of 2022": "transformer",
         "of shards within shards": "nested",
         "with a checksum around each shard": "around",
     }.items():
-        what = f"an array {what} is made or changed"
-        yield from _of_every_effect(what, f"formats.py --format {kind} --fault {{fault}}")
+        names = (f"make {kind}", f"change {kind}")
+        yield from _of_every_effect(f"an array {what} is made or changed", names)
     by_id = "chunks by id are changed"
     for fault, what in (
         ("kill", f"SIGKILL before an effect while {by_id}"),
@@ -453,20 +465,26 @@ def rows() -> Iterator[Row]:
     name = "power cut before an effect on an array that keeps a manifest, ext4"
     command = 'all_faults.py --faults "power cut" --table listed --cases {n} --seed {seed}'
     yield Row(name, 200, 50, command, of_ends)
-    for what, options in {
-        "a dataset is appended to": "",
-        "a dataset is appended to, each shard in its place": " --in-place",
-        "an append to a dataset is made again after another kill": " --twice 61",
+    for what, (name, options) in {
+        "a dataset is appended to": ("append to a dataset", ""),
+        "a dataset is appended to, each shard in its place": ("append to a dataset in place", ""),
+        "an append to a dataset is made again after another kill": (
+            "append to a dataset",
+            " --twice 61",
+        ),
     }.items():
-        name = f"SIGKILL before every fifth effect while {what}"
-        yield Row(name, 1, 1, f"../datasets/appended.py --every 5{options}", of_appends)
+        command = _struck("kill", [name]) + " --every 5" + options
+        yield Row(f"SIGKILL before every fifth effect while {what}", 1, 1, command, of_appends)
     name = "SIGKILL before every effect while 20 steps are appended to 8 variables of a dataset"
-    command = "../datasets/appended.py --variables 8 --steps 20 --every 10 --seed {seed}"
+    command = _struck("kill", ["append to many variables"]) + " --every 10 --seed {seed}"
     yield Row(name, 1600, 160, command, of_appends)  # ten batches, of all 818 effects in two ways
-    for what, options in {"written": "", "appended to": " --append"}.items():
+    for what, name in {
+        "written": "500 variables",
+        "appended to": "append to 500 variables",
+    }.items():
+        command = _struck("kill at any moment", [name]) + " --kills {n} --seed {seed}"
         name = f"SIGKILL at random while 500 variables of 20 shards are {what}"
-        command = f"../datasets/many_killed.py --kills {{n}} --seed {{seed}}{options}"
-        yield Row(name, 50, 25, command, of_appends)
+        yield Row(name, 50, 25, command, of_many_kills)
     name = "every case that the long tier of the tests leaves out"
     yield Row(name, 1, 1, "left_out.py", of_left_out)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():

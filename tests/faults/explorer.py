@@ -49,7 +49,7 @@ import preloaded
 import two_writers
 from helpers import MEMORY
 from leftovers import left_over, names_in
-from two_writers import OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, start
+from two_writers import OPERATIONS, OWN_OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, start
 
 AT_ONCE = 16
 PATIENCE = 60
@@ -226,6 +226,9 @@ def judge(case: Case, home: Path) -> None:
     outcomes = [place.notes().get("outcome", "killed") for place in (first, second)]
     for outcome in outcomes:
         assert "Traceback" not in outcome, f"bare: {outcome[-600:]}"
+    if case.operation not in OWN_OPERATIONS:
+        judge_of_table(case.operation, first, is_done="done" in outcomes)
+        return
     is_new = case.operation.startswith(("write", "replacement", "parts"))
     is_done = [outcome == "done" for outcome in outcomes]
     path = home / "x.zarr"
@@ -252,6 +255,18 @@ def judge(case: Case, home: Path) -> None:
     if case.way == "late":
         shardwrite.repair(path, scan=True)
     oracle.check_tidy(path)
+
+
+def judge_of_table(operation: str, place: Place, *, is_done: bool) -> None:
+    """What must hold for an operation of the table of all faults, before and after a third call."""
+    entry = two_writers.TABLE[operation]
+    path = place.at(entry.at)
+    entry.look(path, False)
+    if is_done and entry.wanted is not None:
+        found = shardwrite.open_sharded(path)[:, :]
+        assert (found == entry.wanted).all(), "lost: what one of them has returned from"
+    entry.again(path)
+    entry.judge(path)
 
 
 def compare(case: Case, path: Path, outcomes: list[str], acked: list[set[int]]) -> None:
@@ -357,7 +372,7 @@ def goes_on(case: Case, home: Path, played: Iterator[None], before: set[str]) ->
             .removeprefix("AssertionError: ")[:600]
             .replace(str(home), "")
         )
-    case.left = left_over(home, before, own=freeze.OWN)
+    case.left = left_over(home, before, own=two_writers.own_of(case.operation))
     shutil.rmtree(home)
     return False
 
@@ -443,8 +458,8 @@ def main() -> None:
     parser.add_argument(
         "--operations",
         nargs="+",
-        choices=sorted({pair[0] for pair in PAIRS}),
-        help="of the first process",
+        choices={pair[0] for pair in PAIRS} | set(OPERATIONS),
+        help="of the first process; another one of the table is done by both",
     )
     parser.add_argument(
         "--before",
@@ -459,7 +474,7 @@ def main() -> None:
     parser.add_argument(
         "--takeovers",
         nargs="+",
-        choices=sorted({pair[1] for pair in PAIRS}),
+        choices=sorted({"same", *(pair[1] for pair in PAIRS)}),
         help="of the second process",
     )
     parser.add_argument("--seed", type=int, default=0)
@@ -468,9 +483,11 @@ def main() -> None:
     if "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     wanted = (given.operations, given.takeovers)
+    known = {pair[0] for pair in PAIRS}
+    others = [(name, "same") for name in given.operations or () if name not in known]
     pairs = [
         pair
-        for pair in PAIRS
+        for pair in [*PAIRS, *others]
         if all(not names or name in names for name, names in zip(pair, wanted, strict=True))
     ]
     cases = run(

@@ -23,7 +23,7 @@ import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
 import failing_calls
-from all_operations import OPERATIONS
+from all_operations import OPERATIONS, SMALL
 from leftovers import names_in
 
 ERRORS = ("EIO", "EACCES", "ESTALE")
@@ -33,9 +33,7 @@ STREAMS = ("stream", "stream, shards replaced", "stream without shards")
 WITHOUT_SHARDS = ("update without shards", "stream without shards")
 CONVERSIONS = ("shard", "unshard", "shard in place", "unshard in place")
 CONSUMING = ("shard and consume", "reshard and consume")
-OTHERS = tuple(
-    name for name in OPERATIONS if name not in (*UPDATES, *STREAMS, *CONVERSIONS, *CONSUMING)
-)
+OTHERS = tuple(name for name in SMALL if name not in (*UPDATES, *STREAMS, *CONVERSIONS, *CONSUMING))
 
 
 @dataclass(kw_only=True)

@@ -1,7 +1,7 @@
 """A process is frozen before each of its effects, another takes over, the first thaws: nothing that
 was acknowledged is lost.
 
-For every operation, every way to take over from it, and every k: SIGSTOP right before the k-th
+For every operation of `two_writers.py`, or any other of the table by its name, every way to take over from it, and every k: SIGSTOP right before the k-th
 effect on the array or beside it. The lease runs out, since its life is made short by the setting. A
 second process takes over and ends. The first goes on (SIGCONT) and runs to its end. Then the oracle
 judges.
@@ -32,7 +32,7 @@ import preloaded
 import two_writers
 from helpers import MEMORY
 from leftovers import left_over, names_in
-from two_writers import OPERATIONS, TAKEOVERS, Place
+from two_writers import OPERATIONS, OWN_OPERATIONS, Place, own_of, second_of
 
 AT_ONCE = 24
 N_NEXT = 6
@@ -65,10 +65,6 @@ class Freeze:
     first: str = ""
     trouble: str = ""
     left: list[str] = field(default_factory=list)
-
-
-OWN = ("acks-*", "notes-*", "ask-*", "attempt-*")
-"""What processes and harness write for the judge."""
 
 
 class Bench:
@@ -140,7 +136,8 @@ def end(case: Freeze, home: Path, pid: int, before: set[str], *, with_readers: b
     first, second = Place(home, "first"), Place(home, "second")
     try:
         two_writers.wait(
-            two_writers.start(TAKEOVERS[case.takeover].run, second), "the second process"
+            two_writers.start(second_of(case.operation, case.takeover).run, second),
+            "the second process",
         )
     except TimeoutError as error:
         case.trouble = f"hang: {error}"
@@ -156,7 +153,7 @@ def end(case: Freeze, home: Path, pid: int, before: set[str], *, with_readers: b
             lambda: two_writers.judge(home, case.operation, case.takeover, readers=with_readers)
         )
         case.trouble = found.removeprefix("AssertionError: ")[:600].replace(str(home), "")
-    case.left = left_over(home, before, own=OWN)
+    case.left = left_over(home, before, own=own_of(case.operation))
 
 
 def pattern(effect: str) -> str:
@@ -269,7 +266,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--operations", nargs="+", choices=sorted(OPERATIONS), default=list(OPERATIONS)
+        "--operations",
+        nargs="+",
+        choices=OPERATIONS,
+        default=list(OWN_OPERATIONS),
+        help="also those of the table of all faults, whose second process makes the same call",
     )
     parser.add_argument("--freezes", type=int, default=0, help="how many, sampled; all by default")
     parser.add_argument("--seed", type=int, default=0)

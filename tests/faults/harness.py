@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from forks import python
 
 HERE = Path(__file__).parent
@@ -27,3 +28,18 @@ def summary_of(tmp_path: Path, script: str, *arguments: Any, seconds: float = 15
     )
     assert out.exists(), done.stderr
     return json.loads(out.read_text())["summary"]
+
+
+def struck(tmp_path: Path, fault: str, *names: str) -> Any:
+    """Strike operations of the table, whose names stand before other arguments of `all_faults`.
+
+    Nothing may go wrong. The test is skipped where the fault cannot be had.
+    """
+    from all_faults import FAULTS
+
+    if why := FAULTS[fault].missing():
+        pytest.skip(why)
+    found = summary_of(tmp_path, "all_faults.py", "--faults", fault, "--operations", *names)
+    assert not found["troubles"], "\n".join(found["troubles"][:5])
+    assert not found["left"]
+    return found

@@ -50,5 +50,9 @@ def _is_part(home: Path, name: str) -> bool:
     found = _OBJECT.fullmatch(name)
     if found is not None:
         return (home / (found["array"] or "") / "zarr.json").exists()
-    is_aside = any(part.endswith(".quarantine") for part in Path(name).parts)
-    return Path(name).name in DOCUMENTS or is_aside
+    return Path(name).name in DOCUMENTS or is_aside(Path(name))
+
+
+def is_aside(path: Path) -> bool:
+    """Whether a repair has put it aside, where it stays."""
+    return any(part.endswith((".quarantine", "shardwrite-quarantine")) for part in path.parts)

@@ -35,6 +35,7 @@ from shardwrite import AppendOnly, FixedOrder, ShardWriter
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import all_operations
 import oracle
 import seams
 
@@ -85,6 +86,10 @@ class Place:
     def path(self) -> Path:
         """The array."""
         return self.home / "x.zarr"
+
+    def at(self, name: str) -> Path:
+        """Where an operation of the table is done."""
+        return self.home / "x" / name
 
     @property
     def source(self) -> Path:
@@ -452,7 +457,26 @@ def _operations() -> dict[str, Operation]:
     return found
 
 
-OPERATIONS = _operations()
+def of_table(name: str, *, is_second: bool = False) -> Operation:
+    """An operation of the table of all faults. Its second process makes the same call."""
+    operation = TABLE[name]
+
+    def prepare(place: Place) -> None:
+        path = place.at(operation.at)
+        path.parent.mkdir(parents=True)
+        operation.prepare(path)
+
+    act = operation.again if is_second else operation.perform
+    return Operation(lambda place: act(place.at(operation.at)), lambda before: before, prepare)
+
+
+OWN_OPERATIONS = _operations()
+TABLE = {
+    f"{name} of the table" if name in OWN_OPERATIONS else name: operation
+    for name, operation in all_operations.OPERATIONS.items()
+}
+"""What all faults strike; some have the name of a smaller one here."""
+OPERATIONS = {**OWN_OPERATIONS, **{name: of_table(name) for name in TABLE}}
 TAKEOVERS = {
     "write": write(2, mode="w", restart=True),
     "parts": parts(2, mode="w", restart=True),
@@ -474,6 +498,8 @@ TAKEOVERS = {
 
 def takeovers_of(operation: str) -> list[str]:
     """Ways in which another process takes over from one of `OPERATIONS`."""
+    if operation not in OWN_OPERATIONS:
+        return ["same"]
     kind, _, rest = operation.partition(" ")
     strategy = rest.removesuffix(" raw").removesuffix(" with room").removesuffix(", batch")
     if kind in ("write", "write,", "replacement", "shard"):
@@ -499,7 +525,15 @@ def takeovers_of(operation: str) -> list[str]:
 
 def second_of(operation: str, takeover: str) -> Operation:
     """What the second process does; ``same`` is the same call."""
+    if operation not in OWN_OPERATIONS:
+        return of_table(operation, is_second=True)
     return OPERATIONS[operation] if takeover == "same" else TAKEOVERS[takeover]
+
+
+def own_of(operation: str) -> tuple[str, ...]:
+    """Patterns of names that harness and operation make."""
+    of = () if operation in OWN_OPERATIONS else TABLE[operation].own
+    return ("acks-*", "notes-*", "ask-*", "attempt-*", *(f"x/{pattern}" for pattern in of))
 
 
 def library():
@@ -598,6 +632,9 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
     one, two = first.notes()["outcome"], second.notes()["outcome"]
     assert two == "done", f"stuck: the second process could not take over: {two[-600:]}"
     assert "Traceback" not in one, f"bare: the first process raised {one[-600:]}"
+    if operation not in OWN_OPERATIONS:
+        TABLE[operation].judge(first.at(TABLE[operation].at))
+        return
     path = first.made if operation == "consume tree" else first.path
     report = shardwrite.verify(path, deep=True)
     assert report.is_good, f"unreadable: {[problem.message for problem in report.problems]}"

@@ -1,13 +1,7 @@
-"""Kills, failing calls and power cuts while a scale is added to a volume of Neuroglancer; see
-`struck`.
+"""Scales of a volume of Neuroglancer are written, or bad shards of one are written again.
 
-Run as ``python tests/faults/volumes.py --fault kill --every 1``, with ``--fault fail``, or as root
-with ``--fault cut --cases 100``, or through `test_volumes.py`. With
-``--hash murmurhash3_x86_128``, chunks wait in a spool until their shards are gathered. With
-``--repair``, bad shards of a scale are written again, which spools their chunks if the hash
-scatters them. With ``--parts``, a scale whose hash scatters the chunks is written in parts: two
-rounds of them, and `finalize`. With ``--scales``, one call writes two scales. With ``--copies``,
-encoded chunks of a Zarr array are copied, also together with ``--parts``.
+Where the hash scatters the chunks, they wait in a spool until their shards are gathered. In parts,
+two rounds of them are written, and `finalize` gathers the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,17 +20,19 @@ import dask.array as da
 import numpy as np
 import zarr
 
-sys.path.insert(0, str(Path(__file__).parent))
-import struck
-
 import shardwrite
 from shardwrite.volumes.scale import scattered_ids
-from shardwrite.volumes.sharding import HASHES, MortonCode, ShardingParameters
+from shardwrite.volumes.sharding import MortonCode, ShardingParameters
+
+sys.path.insert(0, str(Path(__file__).parent))
+from driver import Operation, acknowledging, nothing
 
 VALUES = np.arange(1, 1 + 6 * 10 * 12, dtype="u2").reshape(6, 10, 12)
 KEY = "4_4_40"
 COARSER = VALUES[:, ::4, ::4]
 COARSER_KEY, COARSER_RESOLUTION = "16_16_40", (16, 16, 40)
+OTHER = VALUES[:, ::2, ::2]
+OTHER_KEY, OTHER_RESOLUTION = "8_8_40", (8, 8, 40)
 N_PARTS = 3
 NEW = {
     "axes": "zyx",
@@ -56,70 +53,59 @@ def stored_source() -> zarr.Array:
     return zarr.create_array(store, data=VALUES, chunks=(4, 4, 4), compressors=None)
 
 
-class Volume(struck.Call):
-    """A scale that is added to a volume, or whose bad shards are written again.
+def scale_at(path: Path, key: str) -> np.ndarray:
+    return shardwrite.from_precomputed(path, scale=key, axes="zyx").compute()
 
-    Parameters
-    ----------
-    is_scattered : bool
-        Whether the hash scatters the chunks.
-    is_repair : bool
-        Whether bad shards are written again. Some of them are torn, and some are missing.
-    in_parts : bool
-        Whether it is written in parts.
-    has_coarser : bool
-        Whether the same call also writes a coarser scale.
-    has_copies : bool
-        Whether the source is a Zarr array whose encoded chunks are copied.
-    """
 
-    def __init__(
-        self,
-        *,
-        is_scattered: bool,
-        is_repair: bool,
-        in_parts: bool = False,
-        has_coarser: bool = False,
-        has_copies: bool = False,
-    ) -> None:
-        self.is_scattered, self.is_repair, self.in_parts = is_scattered, is_repair, in_parts
-        self.has_coarser, self.has_copies = has_coarser, has_copies
-        self.states = ["bad shards"] if is_repair else ["nothing", "a scale"]
-        self.new = {**NEW, "sharding": SCATTERED} if is_scattered else NEW
-        if has_copies:
-            self.new = {**self.new, "encoding": "raw"}
+@dataclass(frozen=True)
+class Volume:
+    """How a scale is written."""
 
-    def make_before(self, root: Path, before: str) -> None:
-        """A volume with another scale and a field that is not ours, or with bad shards."""
-        if before == "nothing":
-            return
-        with dask.config.set(scheduler="sync"):
-            if before == "bad shards":
-                shardwrite.to_precomputed(self.source, root, **self.new)
-                shards = sorted((root / KEY).glob("*.shard"))
-                for torn in shards[1::4]:
-                    os.truncate(torn, 20)
-                for missing in shards[2::4]:
-                    missing.unlink()
-                return
-            x = da.from_array(VALUES[:, ::2, ::2], chunks=-1)
-            other = {**self.new, "resolution": (8, 8, 40), "source_id": "old"}
-            shardwrite.to_precomputed(x, root, **other)
-        info = json.loads((root / "info").read_text())
-        (root / "info").write_text(json.dumps({"mesh": "mesh", **info}))
+    is_scattered: bool = False  # whether the hash scatters the chunks
+    is_repair: bool = False  # whether bad shards are written again, torn and missing ones
+    in_parts: bool = False
+    has_coarser: bool = False  # whether the same call also writes a coarser scale
+    has_copies: bool = False  # whether encoded chunks of a Zarr array are copied
 
-    def make(self, root: Path, before: str, told: Callable[[Any], object]) -> None:
-        """See `struck.Call`."""
+    @property
+    def new(self) -> dict[str, Any]:
+        """Keywords of the call."""
+        encoding = {"encoding": "raw"} if self.has_copies else {}
+        return NEW | ({"sharding": SCATTERED} if self.is_scattered else {}) | encoding
+
+    @property
+    def source(self) -> da.Array:
+        """The values of the scale."""
+        return da.from_array(VALUES, chunks=(6, 10, 6))
+
+    def make_other(self, path: Path) -> None:
+        """A volume with another scale, and a field that is not ours."""
+        other = {**self.new, "resolution": OTHER_RESOLUTION, "source_id": "old"}
+        shardwrite.to_precomputed(da.from_array(OTHER, chunks=-1), path, **other)
+        info = json.loads((path / "info").read_text())
+        (path / "info").write_text(json.dumps({"mesh": "mesh", **info}))
+
+    def make_bad(self, path: Path) -> None:
+        """A volume some of whose shards are torn, and some are missing."""
+        shardwrite.to_precomputed(self.source, path, **self.new)
+        shards = sorted((path / KEY).glob("*.shard"))
+        for torn in shards[1::4]:
+            os.truncate(torn, 20)
+        for missing in shards[2::4]:
+            missing.unlink()
+
+    def perform(self, path: Path) -> None:
+        told = acknowledging(path, lambda rank: self._key_of(path, rank))
         if self.is_repair:
-            shardwrite.repair(root / KEY, self.source, progress=told)
+            shardwrite.repair(path / KEY, self.source, progress=told)
         elif self.in_parts:
-            self._make_parts(root / KEY, told)
+            self._write_parts(path / KEY, told)
         else:
             scales = {COARSER_RESOLUTION: COARSER} if self.has_coarser else None
             x = stored_source() if self.has_copies else self.source
-            shardwrite.to_precomputed(x, root, scales=scales, progress=told, **self.new)
+            shardwrite.to_precomputed(x, path, scales=scales, progress=told, **self.new)
 
-    def _make_parts(self, path: Path, told: Callable[[Any], object]) -> None:
+    def _write_parts(self, path: Path, told: Callable[[Any], object]) -> None:
         """Spool all parts, gather two of them, and leave the third to `finalize`."""
         x = stored_source() if self.has_copies else self.source
         with dask.config.set(num_workers=1):
@@ -130,11 +116,6 @@ class Volume(struck.Call):
                 shardwrite.write_part(x, path, part, N_PARTS, source_id="values", progress=told)
             shardwrite.finalize(path, progress=told)
 
-    @property
-    def source(self) -> da.Array:
-        """The values of the scale."""
-        return da.from_array(VALUES, chunks=(6, 10, 6))
-
     @cached_property
     def _metadata(self) -> Any:
         return shardwrite.plan_precomputed(self.source, **NEW).metadata
@@ -144,61 +125,58 @@ class Volume(struck.Call):
         coarser = {**NEW, "resolution": COARSER_RESOLUTION}
         return shardwrite.plan_precomputed(COARSER, **coarser).n_shards
 
-    def key_of(self, root: Path, rank: int) -> str:
-        """See `struck.Call`."""
-        is_early = self.is_scattered and not self.in_parts and not (root / KEY).exists()
-        if self.is_repair or is_early:
-            return ""  # this is a shard of the spool, or may be one
-        if self.has_coarser and rank < self._n_coarser:
-            return ""  # this may be a shard of either scale
+    def _key_of(self, path: Path, rank: int) -> str:
+        """Name of a shard, or nothing for one that may be of the spool, or of either scale."""
+        is_early = self.is_scattered and not self.in_parts and not Path(path / KEY).exists()
+        if self.is_repair or is_early or (self.has_coarser and rank < self._n_coarser):
+            return ""
         if self.is_scattered:
             numbers = scattered_ids(SCATTERED, MortonCode((3, 3, 2))).numbers
             return f"{KEY}/{SCATTERED.key_of(int(numbers[rank]))}"
         index = np.unravel_index(rank, self._metadata.grid.counts)
         return f"{KEY}/{self._metadata.shard_key(tuple(int(i) for i in index))}"
 
-    def is_shard(self, name: str) -> bool:
-        """See `struck.Call`."""
-        return name.endswith(".shard")
+    def check(self, path: Path) -> None:
+        """What must hold of the values when the call has returned."""
+        wanted = {KEY: VALUES} | ({COARSER_KEY: COARSER} if self.has_coarser else {})
+        for key, values in wanted.items():
+            np.testing.assert_array_equal(scale_at(path, key), values)
+            assert shardwrite.verify(path / key, deep=True).is_good
 
-    def is_counted(self, path: Path) -> bool:
-        """Copies of bad shards have names of their own."""
-        return super().is_counted(path) and f"{KEY}.quarantine" not in path.parts
-
-    def trouble_in(self, before: str, found: struck.Tree, new: struck.Tree) -> str:
-        """See `struck.Call`."""
-        is_early = not self.is_repair and found.get("info") == new["info"] and found != new
-        return "the info has a scale that is not whole" if is_early else ""
-
-    def check(self, root: Path, before: str) -> None:
-        """See `struck.Call`."""
-        there = shardwrite.from_precomputed(root, scale=KEY, axes="zyx").compute()
-        np.testing.assert_array_equal(there, VALUES)
-        assert shardwrite.verify(root / KEY, deep=True).is_good
-        if self.has_coarser:
-            there = shardwrite.from_precomputed(root, scale=COARSER_KEY, axes="zyx").compute()
-            np.testing.assert_array_equal(there, COARSER)
-            assert shardwrite.verify(root / COARSER_KEY, deep=True).is_good
+    def look(self, path: Path, is_done: bool) -> None:
+        """The other scale is there at any time, and what is listed is whole."""
+        np.testing.assert_array_equal(scale_at(path, OTHER_KEY), OTHER)
+        scales = json.loads((path / "info").read_text())["scales"]
+        if any(scale["key"] == KEY for scale in scales):
+            self.check(path)
 
 
-def main() -> None:
-    arguments = struck.parser(__doc__)
-    arguments.add_argument("--hash", choices=HASHES, default=HASHES[0])
-    arguments.add_argument("--repair", action="store_true", help="repair a scale, and write none")
-    arguments.add_argument("--parts", action="store_true", help="write the scale in parts")
-    arguments.add_argument("--scales", action="store_true", help="write two scales in one call")
-    arguments.add_argument("--copies", action="store_true", help="copy encoded chunks")
-    given = arguments.parse_args()
-    is_scattered = given.parts or given.hash != HASHES[0]
-    call = Volume(
-        is_scattered=is_scattered,
-        is_repair=given.repair,
-        in_parts=given.parts,
-        has_coarser=given.scales,
-        has_copies=given.copies,
-    )
-    struck.main(call, given)
+SCALES = {
+    "scale": Volume(),
+    "scattered scale": Volume(is_scattered=True),
+    "scale in parts": Volume(is_scattered=True, in_parts=True),
+    "two scales": Volume(has_coarser=True),
+    "copied scale": Volume(has_copies=True),
+    "copied scale in parts": Volume(is_scattered=True, in_parts=True, has_copies=True),
+}
+REPAIRS = {
+    "repair of a scale": Volume(is_repair=True),
+    "repair of a scattered scale": Volume(is_scattered=True, is_repair=True),
+}
 
 
-if __name__ == "__main__":
-    main()
+def operation(volume: Volume, prepare: Callable[[Path], object], **more: Any) -> Operation:
+    return Operation(prepare, volume.perform, check=volume.check, is_exact=True, **more)
+
+
+VOLUMES = {
+    **{
+        f"first {name}": operation(volume, nothing, published="x/info")
+        for name, volume in SCALES.items()
+    },
+    **{
+        name: operation(volume, volume.make_other, published="x/info", look=volume.look)
+        for name, volume in SCALES.items()
+    },
+    **{name: operation(volume, volume.make_bad) for name, volume in REPAIRS.items()},
+}
