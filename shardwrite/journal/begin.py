@@ -13,7 +13,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -616,8 +616,8 @@ def _runs_of(
         target, intent = request.target, request.intent
         document = request.document.encode()
         replaces = target not in fresh and _replaces(target, intent)
-        record = RunRecord.begun(
-            intent,
+        record = RunRecord(
+            **{each.name: getattr(intent, each.name) for each in fields(Intent)},
             run=name,
             replaces=replaces,
             aside=request.keeps_old

@@ -30,7 +30,7 @@ from shardwrite.journal.begin import (
     tidied_run,
 )
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.plan_record import Intent, new_name
 from shardwrite.journal.rundir import (
     RunDirectory,
     discard_drafts,
@@ -271,6 +271,8 @@ def begin_passing(
 ) -> RunDirectory:
     """Begin a run that this process ends, or nobody: one that has died is given up.
 
+    Its `driver` is the name in which this process takes part in it.
+
     - `kind`: what the run is, such as ``"salvage"``.
     - `text`: document of the array.
     - `window`: shards that no other run may write meanwhile.
@@ -281,7 +283,7 @@ def begin_passing(
     refuse_overlapping_runs(own, intent, restart=False)
     level = target.durability() if durability is None else durability
     ((run, _),) = begin_beside([Request(own, intent, text)], restart=False, durability=level)
-    return run
+    return run.written_by(new_name(), durability)
 
 
 def begin_beside(

@@ -319,9 +319,7 @@ def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
 # ---- The manifest while runs change the array
 
 
-def list_before(
-    run: RunDirectory, part: ArrayMetadata, region: Box, durability: str, driver: str
-) -> None:
+def list_before(run: RunDirectory, part: ArrayMetadata, region: Box) -> None:
     """List the inner chunks that a run may write, before it commits anything.
 
     Chunks outside of the array are left out; those that the run adds to it are listed as soon as
@@ -332,7 +330,7 @@ def list_before(
     if not has_manifest(part.document):
         return
     with run.ending():
-        run.change(partial(all_listed, part, region), durability, driver)
+        run.change(partial(all_listed, part, region))
 
 
 def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
@@ -528,7 +526,8 @@ def settle(
 
 
 def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirectory]) -> None:
-    outputs = list(over.outputs(known=known)) or [over]
+    # Whoever ends a run writes documents in the name of the run.
+    outputs = [one.written_by(one.run) for one in list(over.outputs(known=known)) or [over]]
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
@@ -555,7 +554,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
         is_committed = not own_journals and _has_committed(over, outputs, left)
         for one in outputs:
             if is_committed and one.number in left:
-                one.hand_over(one.target.durability(), over.run, ())
+                one.hand_over(())
         if over.state == TAKEN:
             given_up = [one for one in outputs if not (is_committed and one.is_written)]
             if given_up:
@@ -783,12 +782,12 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
             put_back_old(over, over.target)
             _list_again(over)
         elif over.is_handed_over:
-            over.withdraw(over.target.durability(), over.run)
+            over.withdraw()
             over.target.place.take_away(over)
         return
     is_marked = not over.target.leaves_marks or over.target.directory.has_mark(over)
     if is_marked and (not over.record.replaces or is_there(over.path / "replaced")):
-        over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
+        over.withdraw(partial(_is_own, over))
         over.target.place.take_away(over)
     if over.record.replaces:
         _list_again(over)
@@ -813,7 +812,7 @@ def _shrink(outputs: Sequence[RunDirectory]) -> None:
     for one in outputs:
         if one.record.length is not None and not one.record.identity.stream:
             with one.ending():
-                one.change(partial(_before_append, one), one.target.durability(), one.run)
+                one.change(partial(_before_append, one))
     _list_together(outputs)
 
 
@@ -832,15 +831,14 @@ def _list_together(outputs: Sequence[RunDirectory]) -> None:
     """Have groups list arrays that they list together, if a run was to update several."""
     together = [one for one in outputs if one.is_listed_with_others]
     if together:
-        targets = [one.target for one in together]
-        together[0].list_again(targets, targets[0].durability(), together[0].run)
+        together[0].list_again([one.target for one in together])
 
 
 def _list_again(over: RunDirectory) -> None:
     """Have groups list the array that stands there, which they may have left out for a while."""
     document = over.target.document_if_there
     if document is not None:
-        over.consolidate(document, over.target.durability(), over.run)
+        over.consolidate(document)
 
 
 def _is_own(over: RunDirectory) -> bool:
@@ -877,8 +875,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
             _clear_edges(over, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
-            listed = present_listed(part, over)
-            over.change(listed, over.target.durability(), over.run)
+            over.change(present_listed(part, over))
         _tell_receipt(over, part, store, found, is_begun, may_be_there)
 
 
@@ -1017,7 +1014,7 @@ def _tell_receipt(
     )
     if changes is not None and not over.keeps_values:
         told = _given_up(told, over, changes)
-    over.leave(told, over.target.durability(), over.run)
+    over.leave(told)
 
 
 def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:

@@ -47,6 +47,7 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_passing, give_up
+from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import (
     end_run,
@@ -59,7 +60,6 @@ from shardwrite.journal.trust import require_trusted_copies
 from shardwrite.place.base import QUARANTINE_PREFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
-from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
@@ -259,31 +259,30 @@ def salvage_shards(
     - Raises IncompleteError if this process was asked to stop.
     """
     if making is not None:
-        with taking_part(making.path, driver := _name()):
+        making = making.written_by(new_name())
+        with taking_part(making.path, making.driver):
             known = OldShards.of(target, metadata)
-            salvage = _Salvage(target, _spec(target, metadata, making, driver), ledger, known)
+            spec = WriteSpec.of_passing(making, target.store, metadata, FixedOrder())
+            salvage = _Salvage(target, spec, ledger, known)
             recover_changes(making.path, salvage.spec.store, metadata)
             return salvage.cut(torn)
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
     try:
-        with _ended_or(directory), taking_part(directory.shared, driver := _name()):
+        with _ended_or(directory), taking_part(directory.shared, directory.driver):
             known = OldShards.of(target, metadata)
-            salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
+            spec = WriteSpec.of_passing(directory, target.store, part, FixedOrder())
+            salvage = _Salvage(target, spec, None, known)
             # An earlier state of a shard may hold chunks that were erased since then.
-            list_before(directory, part, _box_of(part), target.durability(), driver)
+            list_before(directory, part, _box_of(part))
             texts = salvage.cut(local)
-            _end(directory, salvage, driver)
+            _end(directory, salvage)
             return texts
     except Exception:
         # The first error is raised, not one of the clean-up.
         with contextlib.suppress(StoreError, JournalError, RunEndedError):
             give_up(directory)
         raise
-
-
-def _name() -> str:
-    return uuid.uuid4().hex[:12]
 
 
 def _begin(
@@ -310,24 +309,6 @@ def _box_of(part: ArrayMetadata) -> Box:
     return Box.from_shape(start, grid.shape)
 
 
-def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: str) -> WriteSpec:
-    return WriteSpec(
-        metadata=part,
-        strategy=FixedOrder(),
-        store=target.store,
-        run_path=str(directory.shared),
-        claims=str(directory.path),
-        parts=str(directory.parts(driver)),
-        driver=driver,
-        durability=target.durability(),
-        write_empty_chunks=False,
-        batch_nbytes=BATCH_NBYTES,
-        spool_ratio=1.0,
-        source_dtype=part.dtype,
-        exists=True,
-    )
-
-
 @contextlib.contextmanager
 def _ended_or(directory: RunDirectory) -> Iterator[None]:
     """Turn a `StoreError` into a `RunEndedError` if another process has ended the run meanwhile."""
@@ -341,17 +322,15 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
         ) from error
 
 
-def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
+def _end(directory: RunDirectory, salvage: _Salvage) -> None:
     """Enter the shards into the receipt of the array, and end the run."""
-    target = directory.target
-    level = target.durability()
-    with as_store_error(target.label, "cannot end"):
-        listed = present_listed(salvage.spec.metadata, salvage.spec)
+    part, level = salvage.spec.metadata, directory.level
+    with as_store_error(directory.target.label, "cannot end"):
+        listed = present_listed(part, salvage.spec)
         with directory.ending():
-            directory.change(listed, level, driver)
-            receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, level)
-            directory.leave(receipt, level, driver)
-        end_run(directory, own_journals(driver))
+            directory.change(listed)
+            directory.leave(updated_receipt(directory, part, salvage.ledger, {}, level))
+        end_run(directory, own_journals(directory.driver))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import stat
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from types import MappingProxyType
@@ -108,8 +107,8 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
     window = ShardWindow((0,) * grid.ndim, grid.counts)
     directory = begin_passing(target, "accept", array.metadata.text, identity, window)
     try:
-        with taking_part(directory.shared, driver := uuid.uuid4().hex[:12]):
-            _accept(directory, array, driver)
+        with taking_part(directory.shared, directory.driver):
+            _accept(directory, array)
     except Exception:
         # The first error is raised, not one of the clean-up.
         with contextlib.suppress(StoreError, JournalError, RunEndedError):
@@ -117,9 +116,8 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
         raise
 
 
-def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
+def _accept(directory: RunDirectory, array: ShardedArray) -> None:
     target, metadata = directory.target, array.metadata
-    level = target.durability()
     sizes = stored_sizes(active_engine(), array, np.arange(metadata.grid.n_shards))
     with as_store_error(target.label, "cannot accept"):
         listed = present_listed(metadata, target)
@@ -130,16 +128,19 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
                     f"the metadata of {target.label} have changed meanwhile; verify it again",
                     path=target.label,
                 )
-            directory.change(listed, level, driver)
+            directory.change(listed)
             nothing = Ledger(metadata.grid)
             # Another program may have changed what earlier updates have written.
-            receipt = updated_receipt(directory, metadata, nothing, {}, level).all_replaced()
+            receipt = updated_receipt(directory, metadata, nothing, {}, directory.level)
             contents = Contents.of(np.maximum(sizes, 0))
             accepted = replace(
-                receipt, empty=contents.empty, sizes=contents.sizes, accepted=document
+                receipt.all_replaced(),
+                empty=contents.empty,
+                sizes=contents.sizes,
+                accepted=document,
             )
-            directory.leave(accepted, level, driver)
-        end_run(directory, own_journals(driver))
+            directory.leave(accepted)
+        end_run(directory, own_journals(directory.driver))
 
 
 # ---- Consolidated metadata of groups

@@ -156,7 +156,7 @@ def begin(
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
         with _going_on(session.directory), _cancelling_updates(new, sessions):
-            session.directory.make_room(session.job.durability, session.driver, plain)
+            session.directory.make_room(plain)
     for directory in {session.directory.shared: session.directory for session in sessions}.values():
         with _going_on(directory):
             confirm(directory.target)
@@ -397,7 +397,7 @@ def join(
         tell(RUNS, logging.INFO, told, run=path)
         with as_store_error(str(path), "cannot go on with"):
             if session.directory.record.aside:  # whoever has begun the run may have been killed
-                session.directory.make_room(job.durability, session.driver, set())
+                session.directory.make_room(set())
             session.list_before()
             read = _journals_of(session, joined, files)
             session.catch_up(engine, may_list=may_list, files=read, trusts_journals=trusts_journals)

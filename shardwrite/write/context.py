@@ -30,11 +30,13 @@ from shardwrite.host.resources import watch_memory
 from shardwrite.host.stopping import busy
 from shardwrite.journal.lines import Entry, FarJournal, JournalWriter, ensure_current, journal_for
 from shardwrite.journal.process import Process
+from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.stores.base import Capability, Store
 from shardwrite.stores.looking import is_there, opened
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
+    from shardwrite.journal.rundir import RunDirectory
     from shardwrite.journal.state_work import Fence
     from shardwrite.read.array import ShardedArray
     from shardwrite.stores.bucket import Room
@@ -142,6 +144,33 @@ class WriteSpec:
     # Whether a task writes its other shards if what one is made of cannot be read, and reports
     # that. Otherwise the task fails at once.
     goes_on: bool = False
+
+    @classmethod
+    def of_passing(
+        cls,
+        run: RunDirectory,
+        store: Store,
+        part: ArrayMetadata,
+        strategy: Strategy,
+        *,
+        write_empty_chunks: bool = False,
+    ) -> WriteSpec:
+        """Facts for a run on a part of an array that no other process works on."""
+        return cls(
+            metadata=part,
+            strategy=strategy,
+            store=store,
+            run_path=str(run.shared),
+            claims=str(run.path),
+            parts=str(run.parts(run.driver)),
+            driver=run.driver,
+            durability=run.level,
+            write_empty_chunks=write_empty_chunks,
+            batch_nbytes=BATCH_NBYTES,
+            spool_ratio=1.0,
+            source_dtype=part.dtype,
+            exists=True,
+        )
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
