@@ -45,7 +45,7 @@ from shardwrite.journal.lines import (
 )
 from shardwrite.journal.plan_record import RunRecord, sealed
 from shardwrite.journal.receipt import Receipt, read_receipt
-from shardwrite.journal.replay import histories, replay
+from shardwrite.journal.replay import journals, replay
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import cancel_begin, discard_run
 from shardwrite.journal.undo import Change
@@ -257,7 +257,10 @@ def _logged(run: Any) -> Logged:
     return Logged(
         set(np.flatnonzero(found.ledger.is_done).tolist()),
         [beginning.attempt for beginning in found.unended],
-        [history.n_unended for history in histories(run, metadata)],
+        [
+            sum(begun.output == run.number for begun in file.unended)
+            for file in journals(run, metadata.grid.n_shards)
+        ],
         found.n_redone,
         found.n_bad_lines,
     )

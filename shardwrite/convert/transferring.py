@@ -23,8 +23,10 @@ from shardwrite.convert.arrays import (
     NamedConversion,
     TreeConversion,
     as_published,
+    check_apart,
     check_group,
     put_document,
+    refuse_runs,
 )
 from shardwrite.convert.consume import consume, refused
 from shardwrite.convert.plan import told_of_left_out, told_of_source
@@ -38,7 +40,6 @@ from shardwrite.journal.documents import enter_above
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.legacy.place import TransformerPlace
 from shardwrite.operations.plan import LISTED_AT_ONCE, TAIL_NBYTES, TRIED
-from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.steps import steps_of
 from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
@@ -55,7 +56,7 @@ from shardwrite.place.target import (
 from shardwrite.plan.estimate import Requests, n_at_once
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import ranks_of_objects, stored_sizes
-from shardwrite.read.stored_array import StoredArray, check_apart
+from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.execute import OnReport, execute
 from shardwrite.runs.job import Job, RunOptions
