@@ -6,6 +6,7 @@ refused until the other one has ended or was given up.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
+from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
 from shardwrite.format.node import layout_in
 from shardwrite.journal.begin import (
     Request,
@@ -184,42 +185,39 @@ def unfinished(
     """
     path = run.target.label
     if run.can_put_back:
-        return JournalError(
+        told = (
             f"the run that replaces {path} has not ended. Make the same call again to finish it "
             "(shardwrite finalize, if all of its parts are written). Or give it up with abandon "
             '(shardwrite abandon), which keeps the old array. A write with mode="w" and '
-            "restart=True (--overwrite --restart) takes its shards away and starts over",
-            path=str(run.target.run_path),
+            "restart=True (--overwrite --restart) takes its shards away and starts over"
         )
-    if run.replaces_array:
-        return JournalError(
+    elif run.replaces_array:
+        told = (
             f"the run that replaces {path} has not ended. It overwrites the objects of the old "
             "array, so nothing can be put back. Make the same call again to finish it (shardwrite "
             'finalize, if all of its parts are written), or start over with mode="w" and '
-            "restart=True (--overwrite --restart)",
-            path=str(run.target.run_path),
+            "restart=True (--overwrite --restart)"
         )
-    if run.makes_array:
-        return JournalError(
+    elif run.makes_array:
+        told = (
             f"the run that makes {path} has not ended. Make the same call again to finish it "
             "(shardwrite finalize, if all of its parts are written); abandon, and restart=True of "
             "an update, leave it alone. Only a write of the whole array with restart=True "
-            "(--restart) takes its shards away and starts over",
-            path=str(run.target.run_path),
-        )
-    shards = f"; {shared} shards are in both" if shared else ""
-    if is_replaced:
-        outcome = (
-            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            "(--restart) takes its shards away and starts over"
         )
     else:
-        outcome = "An update with restart=True (--restart) gives it up, too"
-    return JournalError(
-        f"{_kind(run)} of {path} has not ended{shards}. Run that again to finish it, or give it up "
-        "with abandon (shardwrite abandon): each of its shards is then left as it is, old or new. "
-        f"{outcome}",
-        path=str(run.target.run_path),
-    )
+        outcome = (
+            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            if is_replaced
+            else "An update with restart=True (--restart) gives it up, too"
+        )
+        told = (
+            f"{_kind(run)} of {path} has not ended"
+            f"{f'; {shared} shards are in both' if shared else ''}. Run that again to finish it, "
+            "or give it up with abandon (shardwrite abandon): each of its shards is then left as "
+            f"it is, old or new. {outcome}"
+        )
+    return JournalError(told, path=str(run.target.run_path))
 
 
 def _kind(run: RunDirectory) -> str:
@@ -284,6 +282,18 @@ def begin_passing(
     level = target.durability() if durability is None else durability
     ((run, _),) = begin_beside([Request(own, intent, text)], restart=False, durability=level)
     return run.written_by(new_name(), durability)
+
+
+@contextlib.contextmanager
+def giving_up(run: RunDirectory) -> Iterator[None]:
+    """Give up a run that this process has begun, if the block fails."""
+    try:
+        yield
+    except Exception:
+        # The first error is raised, not one of the clean-up.
+        with contextlib.suppress(StoreError, JournalError, RunEndedError):
+            give_up(run)
+        raise
 
 
 def begin_beside(

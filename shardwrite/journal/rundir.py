@@ -917,13 +917,7 @@ def drivers_in(there: Iterable[Path]) -> list[str]:
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:
     """Error that says which process works on a run."""
-    job = f", job {holder.process.job}" if holder.process.job else ""
-    return JournalError(
-        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; "
-        f"{holder.last_sign}. Wait for it, or end that process first",
-        path=str(found.target.run_path),
-        holder=holder.to_dict(),
-    )
+    return holder.error(found.target.label, "another plan", str(found.target.run_path))
 
 
 # ---- What every run asks of the lease of its array: who holds it, and whether it goes on

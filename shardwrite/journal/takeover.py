@@ -1041,9 +1041,4 @@ def metadata_of(run: RunDirectory) -> ArrayMetadata:
             "after a look, and keep it",
             path=str(run.path),
         )
-    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
-    stop = tuple(
-        min((a + k) * s, n)
-        for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True)
-    )
-    return metadata.window_of(Box(start, stop))[0]
+    return metadata.window_of(grid.box_of_shards(first, counts))[0]

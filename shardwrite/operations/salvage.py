@@ -36,17 +36,16 @@ from shardwrite.encode.reader import ShardReader, scan_for_end, shard_up_to
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
-    JournalError,
     RunEndedError,
     StoreError,
 )
 from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
-from shardwrite.grid import Box, Shape, ravel
+from shardwrite.grid import Shape, ravel
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_passing, give_up
+from shardwrite.journal.neighbours import begin_passing, giving_up
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import (
@@ -268,45 +267,33 @@ def salvage_shards(
             return salvage.cut(torn)
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
-    try:
-        with _ended_or(directory), taking_part(directory.shared, directory.driver):
-            known = OldShards.of(target, metadata)
-            spec = WriteSpec.of_passing(directory, target.store, part, FixedOrder())
-            salvage = _Salvage(target, spec, None, known)
-            # An earlier state of a shard may hold chunks that were erased since then.
-            list_before(directory, part, _box_of(part))
-            texts = salvage.cut(local)
-            _end(directory, salvage)
-            return texts
-    except Exception:
-        # The first error is raised, not one of the clean-up.
-        with contextlib.suppress(StoreError, JournalError, RunEndedError):
-            give_up(directory)
-        raise
+    with (
+        giving_up(directory),
+        _ended_or(directory),
+        taking_part(directory.shared, directory.driver),
+    ):
+        known = OldShards.of(target, metadata)
+        spec = WriteSpec.of_passing(directory, target.store, part, FixedOrder())
+        salvage = _Salvage(target, spec, None, known)
+        # An earlier state of a shard may hold chunks that were erased since then.
+        list_before(directory, part, metadata.grid.box_of_shards(first, part.grid.counts))
+        texts = salvage.cut(local)
+        _end(directory, salvage)
+        return texts
 
 
 def _begin(
     target: Target, metadata: ArrayMetadata, torn: Sequence[Shape]
 ) -> tuple[RunDirectory, ArrayMetadata, Shape]:
     """Begin a run; return it, the part of the array that it writes, and that part's first shard."""
-    grid, along = metadata.grid, list(zip(*torn, strict=True))
-    start = tuple(min(places) * s for places, s in zip(along, grid.shards, strict=True))
-    stop = tuple(
-        min((max(places) + 1) * s, n)
-        for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
-    )
-    part, _ = metadata.window_of(Box(start, stop))
-    identity = Identity(mode="r+", salvage=True, region=Box(start, stop).bounds)
-    window = ShardWindow(part.first_shard, part.grid.counts)
+    along = list(zip(*torn, strict=True))
+    first, last = tuple(map(min, along)), tuple(map(max, along))
+    counts = tuple(b + 1 - a for a, b in zip(first, last, strict=True))
+    box = metadata.grid.box_of_shards(first, counts)
+    identity = Identity(mode="r+", salvage=True, region=box.bounds)
+    window = ShardWindow(first, counts)
     directory = begin_passing(target, "salvage", metadata.text, identity, window)
-    return directory, part, part.first_shard
-
-
-def _box_of(part: ArrayMetadata) -> Box:
-    """Box of a part of an array, in coordinates of the array."""
-    grid = part.grid
-    start = tuple(a * s for a, s in zip(part.first_shard, grid.shards, strict=True))
-    return Box.from_shape(start, grid.shape)
+    return directory, metadata.window_of(box)[0], first
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ array, so that no update goes on meanwhile. If it dies, it is given up like a sa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
@@ -27,7 +26,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
-from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.errors import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document, without_keys
 from shardwrite.format.passage import passage_between
@@ -40,7 +39,7 @@ from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import (
     Beside,
     begin_passing,
-    give_up,
+    giving_up,
     look_beside,
 )
 from shardwrite.journal.receipt import Contents, read_receipt
@@ -106,14 +105,8 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
     identity = Identity(mode="r+", salvage=True, region=grid.whole.bounds)
     window = ShardWindow((0,) * grid.ndim, grid.counts)
     directory = begin_passing(target, "accept", array.metadata.text, identity, window)
-    try:
-        with taking_part(directory.shared, directory.driver):
-            _accept(directory, array)
-    except Exception:
-        # The first error is raised, not one of the clean-up.
-        with contextlib.suppress(StoreError, JournalError, RunEndedError):
-            give_up(directory)
-        raise
+    with giving_up(directory), taking_part(directory.shared, directory.driver):
+        _accept(directory, array)
 
 
 def _accept(directory: RunDirectory, array: ShardedArray) -> None:

@@ -25,7 +25,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, ceil_div
+from shardwrite.grid import Box
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
 from shardwrite.journal.documents import check_groups_above, check_lists
@@ -410,12 +410,7 @@ def _shards_of(part: Part) -> npt.NDArray[np.bool_]:
     grid = part.plan.metadata.grid
     shards = np.zeros(grid.counts, dtype=bool)
     for box in part.boxes():
-        shards[
-            tuple(
-                slice(a // n, ceil_div(b, n))
-                for (a, b), n in zip(box.bounds, grid.shards, strict=True)
-            )
-        ] = True
+        shards[grid.shard_range(box).slices] = True
     return shards.ravel()
 
 
@@ -544,8 +539,7 @@ def _check_not_nested(jobs: Sequence[Job]) -> None:
 
 def _shards(job: Job) -> Box:
     """Positions of the shards that an update touches."""
-    first, counts = job.plan.first_shard, job.plan.metadata.grid.counts
-    return Box(first, tuple(a + n for a, n in zip(first, counts, strict=True)))
+    return Box.from_shape(job.plan.first_shard, job.plan.metadata.grid.counts)
 
 
 def check_place(job: Job, *, looks_above: bool = True) -> None:

@@ -57,7 +57,7 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.directory import Directory
-from shardwrite.place.seen import remembering
+from shardwrite.place.target import remembering
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
 from shardwrite.results import rounded
