@@ -238,17 +238,6 @@ def _is_passing(run: RunDirectory) -> bool:
     return run.record.identity.stream or run.record.identity.salvage
 
 
-def settle_given_up(target: Target) -> None:
-    """Finish what is left of updates of an array that were given up.
-
-    - Raises UntrustedStateError if the run state beside the array is not trusted.
-    """
-    for other in target.others:
-        record = record_of(other)
-        if record is not None and RunDirectory(other, record).is_in(TAKEN):
-            tidied_run(other)
-
-
 def give_up_passing(target: Target) -> None:
     """Give up the streams and salvages on an array whose processes are dead.
 

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import RUN_DIR, value_of
 from shardwrite.errors import SpecError
-from shardwrite.place.base import Place
 from shardwrite.stores.base import Store, token_of
 from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.looking import as_store_error, local_path
@@ -122,20 +121,6 @@ def private_directory(pid: int) -> str:  # noqa: ARG001 (a process that was fork
 def _discard_private(path: str, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
-    """Directory for the run state of what is copied from a directory, beside that directory.
-
-    - `source`: the directory; None if the source lies in none.
-    - Returns: None if the state has a place already, or needs a directory that only a user can
-      name.
-    """
-    is_known = run_dir is not None or value_of(RUN_DIR) is not None
-    in_store = if_loaded("shardwrite.place.objects", "InStore")
-    if is_known or source is None or not isinstance(place, in_store) or place.base.is_in_memory:
-        return run_dir
-    return source.parent / f"{source.name}.upload{RUN_SUFFIX}"
 
 
 @contextlib.contextmanager

@@ -283,8 +283,7 @@ def _begin_all(
                 tell(RUNS, logging.INFO, f"{verb}: {_described(job)}", run=directory.path)
             for directory in {directory.shared: directory for directory, _ in directories}.values():
                 own = [job for job in together if begun[job.target].shared == directory.shared]
-                is_new = directory.run in {run.run for run in new}
-                (_probe_new if is_new else _probe)(own, directory, engine)
+                _probe(own, directory, engine)
                 opened = stack.enter_context(_open(own, [begun[job.target] for job in own]))
                 sessions |= {session.job.target: session for session in opened}
     except BaseException:
@@ -701,15 +700,6 @@ def _probe(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None
         from shardwrite.write.spool import no_spool  # for its error
 
         raise no_spool(path)
-
-
-def _probe_new(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None:
-    """Check a new run as `_probe` does, and take it back if a worker cannot write there."""
-    try:
-        _probe(jobs, directory, engine)
-    except BaseException:
-        cancel_unused(directory)
-        raise
 
 
 # ---- What a run needs of the store that it writes to

@@ -76,7 +76,9 @@ from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.tasks import SourcePieces, commit_group
 
 if TYPE_CHECKING:
+    from shardwrite.journal.lines import JournalWriter
     from shardwrite.journal.parts import PartDirectory
+    from shardwrite.journal.process import Process
     from shardwrite.place.base import Place
     from shardwrite.read.array import ShardedArray
 
@@ -255,6 +257,10 @@ class Session:
         """Directory of the run, or of the part, with the lease and the journals of this process."""
         return self.directory.shared if self.part is None else self.part.path
 
+    def _journal(self, author: Process | None = None) -> JournalWriter:
+        """Journal of this process, or of one that could not write its own."""
+        return journal_for(str(self.work_path), self.driver, self.job.durability, author)
+
     @property
     def told_in(self) -> Sequence[Path] | None:
         """Directories with the journals that this process reads; None for all."""
@@ -337,9 +343,7 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         if report.author is not None:
-            path, level = str(self.work_path), self.job.durability
-            journal = journal_for(path, self.driver, level, report.author)
-            journal.append(report.entry.to_dict())
+            self._journal(report.author).append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
         self.n_left += report.n_left
         self.n_reread += report.n_reread
@@ -348,8 +352,7 @@ class Session:
 
     def enter_ledger(self) -> None:
         """Enter all shards of the ledger that are done into the journal of this process."""
-        path, ledger = str(self.directory.shared), self.ledger
-        journal = journal_for(path, self.driver, self.job.durability)
+        ledger, journal = self.ledger, self._journal()
         done = np.flatnonzero(ledger.is_done)
         for ranks in np.split(done, range(_N_IN_LINE, len(done), _N_IN_LINE)):
             entry = Entry(
@@ -809,8 +812,7 @@ class Session:
                 line = Checked(
                     as_runs(good), ledger.checksum(good), since, deep, self.directory.number
                 )
-                path, level = str(self.work_path), self.job.durability
-                journal_for(path, self.driver, level).append(line.to_dict())
+                self._journal().append(line.to_dict())
 
     def look_again(self, engine: Engine) -> int:
         """Compare each object that was written with the ledger, by its size and its index.
@@ -841,9 +843,7 @@ class Session:
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
         with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
-            journal_for(str(self.work_path), self.driver, self.job.durability).append(
-                {"failed": cause_of(error)}
-            )
+            self._journal().append({"failed": cause_of(error)})
 
     def make_parts(self) -> None:
         """Make the directory for part files, if tasks may need some."""
