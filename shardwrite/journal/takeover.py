@@ -45,7 +45,7 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,7 @@ from shardwrite.stores.removal import (
 )
 
 if TYPE_CHECKING:
+    from shardwrite.journal.plan_record import RunRecord
     from shardwrite.journal.undo import Change
     from shardwrite.read.stored_shard import ExistingShard
 
@@ -670,13 +671,19 @@ def tidy_home(target: Target) -> None:
         remove_empty_home(home, target)
 
 
+def _records_in(path: Path) -> Iterator[tuple[Path, RunRecord]]:
+    """Directories of the arrays of a run, and the records of their plans."""
+    for part in [part for part in listed(path) if part.name.isdecimal()]:
+        record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
+        if record is not None:
+            yield part, record
+
+
 def _is_claimed(path: Path) -> bool:
     """Whether the plan of an array names the run whose directory this is, or may do so soon."""
     _, _, run = path.name.partition("-")
-    own = [part for part in listed(path) if part.name.isdecimal()]
-    for part in own:
-        record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
-        if record is None or record.together is None:
+    for part, record in _records_in(path):
+        if record.together is None:
             continue
         if run_in(path.parent / record.together.state / "plan.json") == run:
             return True
@@ -687,11 +694,8 @@ def _is_claimed(path: Path) -> bool:
 
 def _remove_unclaimed(path: Path, target: Target) -> None:
     """Remove the directory of a run that no array names any more."""
-    for part in listed(path):
-        if part.name.isdecimal():
-            record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
-            if record is not None:
-                _remove_data(part, partial(proof_in, part, target, record.run))
+    for part, record in _records_in(path):
+        _remove_data(part, partial(proof_in, part, target, record.run))
     remove_state(path)
 
 
@@ -935,8 +939,6 @@ def _clear_edges(
     check: Callable[[], None],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
-    # for arrays that have become smaller
-
     array = parse_metadata(json.dumps(over.target.document))
     first, counts = part.first_shard, part.grid.counts
     shards = [
