@@ -209,6 +209,15 @@ class ShardGrid:
             counts_of(region.stop, self.shards),
         )
 
+    def box_of_shards(self, first: Sequence[int], counts: Sequence[int]) -> Box:
+        """Box of the elements that some shards have inside the array.
+
+        - `first`, `counts`: position of the first of them, and their number along each axis.
+        """
+        start = tuple(a * s for a, s in zip(first, self.shards, strict=True))
+        ends = ((a + k) * s for a, k, s in zip(first, counts, self.shards, strict=True))
+        return Box(start, tuple(map(min, ends, self.shape)))
+
     def shards_in(self, region: Box) -> Iterator[Shape]:
         """Positions of the shards that overlap `region`, in row-major order."""
         if region.size == 0:

@@ -45,7 +45,7 @@ from shardwrite.journal.lines import (
 )
 from shardwrite.journal.plan_record import RunRecord, sealed
 from shardwrite.journal.receipt import Receipt, read_receipt
-from shardwrite.journal.replay import histories, replay
+from shardwrite.journal.replay import journals, replay
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import cancel_begin, discard_run
 from shardwrite.journal.undo import Change
@@ -59,10 +59,10 @@ from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, RunOptions, intent_of
-from shardwrite.runs.session import GroupGraph, Session, _Blocks
+from shardwrite.runs.session import GroupGraph, Session
 from shardwrite.stores.posix import PosixStore, PosixTransaction
 from shardwrite.write import commit
-from shardwrite.write.tasks import SourcePieces, write_group
+from shardwrite.write.tasks import SourcePieces, commit_group, write_group
 
 # ---- what is there
 
@@ -267,7 +267,10 @@ def _logged(run: Any) -> Logged:
     return Logged(
         set(np.flatnonzero(found.ledger.is_done).tolist()),
         [beginning.attempt for beginning in found.unended],
-        [history.n_unended for history in histories(run, metadata)],
+        [
+            sum(begun.output == run.number for begun in file.unended)
+            for file in journals(run, metadata.grid.n_shards)
+        ],
         found.n_redone,
         found.n_bad_lines,
     )
@@ -282,7 +285,7 @@ def begin_run(x: Any, path: Path, **keywords: Any) -> list[Callable[[], Any]]:
     request = Request(job.target, intent, text)
     ((run, _),) = begin_runs([request], restart=False, durability=level)
     session = Session(job, run, "driver", Ledger(plan.metadata.grid))
-    run.make_room("full", "driver", set())
+    session.directory.make_room(set())
     admit(run.path, session.driver)
     graph, keys = session.graph("all", LocalEngine("sync")).fused(range(plan.partition.n_groups))
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
@@ -346,10 +349,8 @@ def tasks_of(x: Any, plan: Any, path: Path) -> dict[Any, Box]:
     name = "shardwrite-tasks-run" if is_fused else "shardwrite-commit-run"
     boxes = {}
     for key, task in graph.layers[name].items() if name in graph.layers else []:
-        if task.func is write_group:
+        if task.func in (write_group, commit_group):
             boxes[key] = next(part.box for part in task.args if isinstance(part, SourcePieces))
-        elif found := [part.group for part in task.args if isinstance(part, _Blocks)]:
-            boxes[key] = found[0]
     assert set(boxes) == set(keys)
     return boxes
 

@@ -506,8 +506,8 @@ REMOVES_ITS_OWN = {
         "make_room",
         "remove_mark",
         "put_back",
-        "remove_temporaries",
-    },  # a new directory is renamed, an old one goes back; marks of runs; temporaries
+    },  # a new directory is renamed, an old one goes back; marks of runs
+    "place/base.py": {"remove_temporaries"},
     "convert/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     # what was beside a store that is gone from memory, and this process's copies of states
     "place/run_state.py": {"_discard", "_discard_private", "own_run_dir"},

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -26,22 +28,25 @@ from shardwrite.checks import is_whole, whole
 from shardwrite.codecs.documents import Document
 from shardwrite.convert.keywords import IN_PLACE, ReshardArguments
 from shardwrite.convert.plan import ConvertedArray, PlannedArray
-from shardwrite.convert.removal import ranks_there
+from shardwrite.convert.removal import met_by, ranks_there
 from shardwrite.convert.run import (
     ArrayConversion,
     ConversionOptions,
     convert_array,
 )
 from shardwrite.engines.local import Engine
-from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.errors import JournalError, ShardwriteError, SpecError
 from shardwrite.format.frame import Signature, framing_of, signatures_in
 from shardwrite.format.manifest import rendered
 from shardwrite.format.node import DOCUMENT, consolidated, has_manifest
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.documents import alone_with, change_document
+from shardwrite.journal.neighbours import look_beside
 from shardwrite.journal.receipt import receipt_at
+from shardwrite.journal.rundir import refuse_unfinished
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, opened_once
+from shardwrite.place.directory import Directory
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
@@ -53,7 +58,7 @@ from shardwrite.place.target import (
 from shardwrite.plan.options import PlanOptions
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy
-from shardwrite.read.inspection import survey
+from shardwrite.read.inspection import Survey, inspect_shards, ranks_of_objects
 from shardwrite.read.signatures import signature_at
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.runs.execute import OnReport, Run, execute, reporting
@@ -373,7 +378,7 @@ def planned(one: NamedConversion, engine: Engine) -> PlannedArray:
     array = planned.source.array
     old, new = array.metadata, planned.metadata
     look = planned.source.survey
-    found = survey(array, engine, planned.source.label) if look is None else look()
+    found = _survey(array, engine, planned.source.label) if look is None else look()
     n_chunks = 0 if planned.is_there else found.n_chunks
     n_encoded = min(one.n_odd, n_chunks) if one.how == "copied" else n_chunks
     return PlannedArray(
@@ -389,12 +394,54 @@ def planned(one: NamedConversion, engine: Engine) -> PlannedArray:
         n_chunks_copied=n_chunks - n_encoded,
         n_chunks_encoded=n_encoded,
         n_files_before=1 if planned.source.is_in_file else found.n_objects,
-        n_files_after=found.n_objects_in(old.grid, new.grid, is_sharded=new.is_sharded),
+        n_files_after=_n_objects_in(found, old.grid, new.grid, is_sharded=new.is_sharded),
         nbytes=found.nbytes,
         is_estimate=found.is_estimate,
         memory_nbytes=planned.memory_nbytes,
         notes=(*planned.plan.notes, *([f"shards kept: {one.kept}"] if one.kept else [])),
     )
+
+
+_MOST_LOOKED_AT = 20_000
+
+
+def _survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
+    """List an array, and look at its objects.
+
+    - Raises CorruptShardError if an object that was looked at is bad.
+    """
+    ranks = ranks_of_objects(array, label)
+    looked_at = ranks
+    if len(ranks) > _MOST_LOOKED_AT:
+        looked_at = ranks[np.linspace(0, len(ranks) - 1, _MOST_LOOKED_AT).astype(np.int64)]
+    table = inspect_shards(engine, array, looked_at, deep=False)
+    table.refuse_bad(label)
+    share = len(ranks) / len(looked_at) if len(looked_at) else 1.0
+    if share == 1:
+        ranks = ranks[table.is_present]
+    return Survey(
+        ranks,
+        round(int(table.n_chunks.sum()) * share),
+        round(int(table.stored_nbytes.sum()) * share),
+        share > 1,
+    )
+
+
+def _n_objects_in(found: Survey, source: ShardGrid, target: ShardGrid, *, is_sharded: bool) -> int:
+    """Number of objects that the chunks of an array make in another grid, at most."""
+    if not is_sharded and source.chunks == target.chunks and not found.is_estimate:
+        return found.n_chunks
+    if found.ranks is None:
+        return target.n_shards
+    if not len(found.ranks):
+        return 0
+    if not source.ndim:
+        return 1
+    firsts, lasts = met_by(found.ranks, source, target)
+    n_each = np.prod([last - first + 1 for first, last in zip(firsts, lasts, strict=True)], axis=0)
+    if (n_each == 1).all():
+        return len(np.unique(np.ravel_multi_index(firsts, target.counts)))
+    return int(min(n_each.sum(), target.n_shards))
 
 
 def refuse_loss_of(tree: Hierarchy, call: ConversionCall) -> None:
@@ -675,3 +722,86 @@ def _settled(one: NamedConversion, axis: int | str | None) -> npt.NDArray[np.boo
             remedy="keep inner chunks and codecs, or convert the array when it is whole",
         )
     return settled_shards(source.array, one.planned.metadata.grid, at)
+
+
+# ---- Places that lie in one another
+
+
+def check_apart(source: Place, target: Place) -> None:
+    """Refuse two places of which one is the other, or lies in it."""
+    source_path, other = source.store.local_path, target.store.local_root
+    if source_path is not None and other is not None:
+        paths = Path(os.path.realpath(source_path)), Path(os.path.realpath(other))
+        is_apart = not (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]))
+        is_apart &= not _is_same_directory(*paths)
+    else:
+        tokens = _beginning(source), _beginning(target)
+        is_apart = not (tokens[0].startswith(tokens[1]) or tokens[1].startswith(tokens[0]))
+    if not is_apart:
+        raise SpecError(
+            f"lies where {source.label} lies, which is the source",
+            field="dst",
+            value=target.label,
+            remedy="give a place outside of the source",
+        )
+
+
+def _beginning(place: Place) -> str:
+    """How the tokens of all places below a place begin.
+
+    A bucket and a path in it may be opened as one, or one after the other. Then a slash more stands
+    before the path, or after it.
+    """
+    token = place.store.token.replace(" /", " ", 1).rstrip("/")
+    return token if token.endswith(" ") else f"{token}/"
+
+
+def _is_same_directory(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one directory, by whatever mounts."""
+    with as_store_error(str(other), "cannot look at"):
+        try:
+            return os.path.samestat(os.stat(one), os.stat(other))
+        except FileNotFoundError:
+            return False
+
+
+# ---- Hierarchies with open runs, which are neither converted nor copied
+
+
+_END_IT = (
+    "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
+    "or copy the array"
+)
+
+
+def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
+    """Refuse a hierarchy if a run on one of its arrays has not ended.
+
+    - `is_kept`: whether the hierarchy is only read. Untrusted state beside it is then ignored,
+      because anybody may have put it there.
+    """
+    for name, source in tree.arrays:
+        place = tree.at(name)
+        if not isinstance(place, Directory):
+            unknown = place.unknown_run()  # its state may lie in another array, or elsewhere
+            if unknown is not None:
+                raise JournalError(f"{unknown.told}. {_END_IT}", path=source.label)
+            refuse_unfinished(place, _END_IT)
+            continue
+        beside = look_beside(Target(place, place.beside))
+        if beside.untrusted is not None and not is_kept:
+            raise beside.untrusted
+        if beside.run is not None and beside.run.makes_array:
+            why = (
+                f"the run that replaces {source.label} has not ended, and may do so meanwhile"
+                if beside.run.is_aside
+                else f"the run that makes {source.label} has not ended, so shards are missing"
+            )
+            raise JournalError(
+                f"{why}. Make the same call again to finish it, and then convert or copy the array",
+                path=str(place.beside),
+            )
+        if beside.run is not None or beside.updates:
+            raise JournalError(
+                f"a run on {source.label} has not ended. {_END_IT}", path=str(place.beside)
+            )

@@ -19,9 +19,11 @@ from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
     TreeConversion,
+    check_apart,
     digest_with_label,
     make_groups,
     refuse_loss_of,
+    refuse_runs,
 )
 from shardwrite.convert.in_place import INTO, give_back, states_of
 from shardwrite.convert.plan import ConvertedArray
@@ -42,13 +44,12 @@ from shardwrite.journal.documents import has_consolidated
 from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import holding
-from shardwrite.operations.region import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of, resolve_place, resolve_target
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
-from shardwrite.read.stored_array import check_apart, stored_at
+from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.execute import reporting
 from shardwrite.runs.job import Job
 from shardwrite.runs.stored_chunks import StoredChunks

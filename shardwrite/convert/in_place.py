@@ -23,6 +23,7 @@ from shardwrite.convert.arrays import (
     TreeConversion,
     as_published,
     refuse_loss_of,
+    refuse_runs,
 )
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import Consumption, consumption_of
@@ -45,7 +46,6 @@ from shardwrite.format.node import (
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import check_groups_above, consolidate, replace_document, withdraw
 from shardwrite.legacy.place import TransformerPlace
-from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory

@@ -20,7 +20,9 @@ from shardwrite.convert.arrays import (
     NamedConversion,
     TreeConversion,
     call_of,
+    check_apart,
     make_groups,
+    refuse_runs,
 )
 from shardwrite.convert.keywords import (
     ConvertPartArguments,
@@ -37,12 +39,10 @@ from shardwrite.grid import Box, ceil_div
 from shardwrite.journal.begin import differences, same_source_remedy
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory, in_one_state
-from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.together import ArrayInParts, ArraysInParts, stretches_of
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_place
 from shardwrite.plan.plan import Part, Plan, Stretch, check_n_parts, check_part
-from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.begun import plan_begun

@@ -610,6 +610,19 @@ def ranks_there(array: ShardedArray) -> npt.NDArray[np.bool_]:
     return there
 
 
+def met_by(ranks: Ranks, grid: ShardGrid, other: ShardGrid) -> tuple[list[Ranks], list[Ranks]]:
+    """First and last shards of another grid of the same shape that some shards of a grid meet.
+
+    Both have an array for each axis, with the position of one shard for each rank.
+    """
+    firsts, lasts = [], []
+    index = np.unravel_index(ranks, grid.counts)
+    for at, s, t, n in zip(index, grid.shards, other.shards, grid.shape, strict=True):
+        firsts.append(at * s // t)
+        lasts.append((np.minimum((at + 1) * s, n) - 1) // t)
+    return firsts, lasts
+
+
 def _meeting(ranks: Ranks, grid: ShardGrid, other: ShardGrid) -> Iterator[Ranks]:
     """Ranks of the shards of another grid of the same shape that meet some shards of a grid.
 
@@ -618,11 +631,7 @@ def _meeting(ranks: Ranks, grid: ShardGrid, other: ShardGrid) -> Iterator[Ranks]
     if not grid.ndim:
         yield np.zeros(len(ranks), dtype=np.int64)
         return
-    firsts, lasts = [], []
-    index = np.unravel_index(ranks, grid.counts)
-    for at, s, t, n in zip(index, grid.shards, other.shards, grid.shape, strict=True):
-        firsts.append(at * s // t)
-        lasts.append((np.minimum((at + 1) * s, n) - 1) // t)
+    firsts, lasts = met_by(ranks, grid, other)
     spans = [
         range(int((last - first).max()) + 1) for first, last in zip(firsts, lasts, strict=True)
     ]

@@ -5,9 +5,12 @@ A chunk that holds only the fill value is stored if the array stores one there.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +30,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import check_manifest
 from shardwrite.format.passage import Passage, has_checksum, passage_between, what_differs
 from shardwrite.format.sharding import ScatteredChunks
-from shardwrite.grid import Box, Sized
+from shardwrite.grid import Box, Shape, Sized, ceil_div, ravel
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, resolve_shapes
 from shardwrite.plan.partition import check_new
@@ -35,7 +38,7 @@ from shardwrite.plan.plan import Plan, copied_nbytes
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.source import as_dask, by_inner_chunks, mask_value
 from shardwrite.read.stored_array import StoredArray
-from shardwrite.read.stored_shard import read_again
+from shardwrite.read.stored_shard import open_shard, read_again
 from shardwrite.runs.array_plan import ArrayChunks, n_tasks_of, plan_into
 from shardwrite.runs.job import ChunkSource, TaskBox
 from shardwrite.runs.stored_chunks import StoredChunks, check_nothing_lost
@@ -43,6 +46,59 @@ from shardwrite.stores.base import Capability, Store, require
 from shardwrite.write.copying import TWICE, Check
 
 # ---- Re-encoded chunks as a source
+
+
+_MAX_KEPT = 64
+
+
+class Presence:
+    """Test whether an array stores an inner chunk that overlaps a box.
+
+    Indexes that were read are kept for a while, so an instance is for one task.
+
+    - `array`: the array. If it has codecs around its sharding, no chunk counts as stored, because
+      its indexes are encoded.
+    """
+
+    def __init__(self, array: ShardedArray) -> None:
+        self._array = array
+        self._kept: OrderedDict[Shape, npt.NDArray[np.bool_] | None] = OrderedDict()
+
+    def __call__(self, box: Box) -> bool:
+        """Whether a chunk that overlaps a box of elements is stored.
+
+        - Raises CorruptShardError if the index of a shard is not valid.
+        """
+        grid = self._array.metadata.grid
+        inside = box.intersect(grid.whole)
+        # An object with codecs around its sharding does not tell which of its inner chunks it has.
+        if self._array.metadata.has_codecs_around or not inside.size:
+            return False
+        numbers = [
+            range(a // c, ceil_div(b, c))
+            for a, b, c in zip(inside.start, inside.stop, grid.chunks, strict=True)
+        ]
+        return any(self._has(chunk) for chunk in itertools.product(*numbers))
+
+    def _has(self, chunk: Shape) -> bool:
+        per_shard = self._array.metadata.grid.chunks_per_shard
+        index = tuple(i // k for i, k in zip(chunk, per_shard, strict=True))
+        stored = self._stored(index)
+        place = tuple(i % k for i, k in zip(chunk, per_shard, strict=True))
+        return stored is not None and bool(stored[ravel(place, per_shard)])
+
+    def _stored(self, index: Shape) -> npt.NDArray[np.bool_] | None:
+        """Which inner chunks of a shard are stored, by rank; None if it has no object."""
+        if index not in self._kept:
+            shard = open_shard(self._array.metadata, self._array.store, index)
+            if shard is None:
+                self._kept[index] = None
+            else:
+                with shard:
+                    self._kept[index] = ~shard.index.is_empty
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return self._kept.get(index)
 
 
 class ReencodedChunks(ArrayChunks):
@@ -57,7 +113,7 @@ class ReencodedChunks(ArrayChunks):
         self, x: dask.array.Array, array: ShardedArray | None, *, drop_empty: bool
     ) -> None:
         super().__init__(x)
-        self._like = None if drop_empty else array
+        self._kept = None if drop_empty or array is None else partial(Presence, array)
         self.copied = array
 
     @property
@@ -67,7 +123,7 @@ class ReencodedChunks(ArrayChunks):
 
     def specified(self, at: TaskBox) -> TaskBox:
         """See :meth:`ArrayChunks.specified`."""
-        return replace(at, spec=replace(at.spec, like=self._like))
+        return replace(at, spec=replace(at.spec, kept=self._kept))
 
 
 def to_reencode(array: ShardedArray, check: Check) -> dask.array.Array:

@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite._dataclass import dataclass
+from shardwrite._lazy import if_loaded
 from shardwrite.codecs.documents import Document
+from shardwrite.config.table import RUN_DIR, value_of
 from shardwrite.convert.arrays import (
     ConversionCall,
     NamedConversion,
     TreeConversion,
     as_published,
+    check_apart,
     check_group,
     put_document,
+    refuse_runs,
 )
 from shardwrite.convert.consume import consume, refused
 from shardwrite.convert.plan import told_of_left_out, told_of_source
@@ -38,12 +42,10 @@ from shardwrite.journal.documents import enter_above
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.legacy.place import TransformerPlace
 from shardwrite.operations.plan import LISTED_AT_ONCE, TAIL_NBYTES, TRIED
-from shardwrite.operations.region import refuse_runs
 from shardwrite.operations.steps import steps_of
 from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
-from shardwrite.place.run_state import run_state_beside
 from shardwrite.place.target import (
     Target,
     document_if_there,
@@ -55,13 +57,14 @@ from shardwrite.place.target import (
 from shardwrite.plan.estimate import Requests, n_at_once
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import ranks_of_objects, stored_sizes
-from shardwrite.read.stored_array import StoredArray, check_apart
+from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
 from shardwrite.runs.execute import OnReport, execute
 from shardwrite.runs.job import Job, RunOptions
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
+from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.volumes.documents import parsed, replace_info, volume_and_key
 from shardwrite.volumes.info import INFO, Scale, parse_info
 from shardwrite.volumes.new import OTHER_PARTS, NewScale, merged_info
@@ -475,8 +478,22 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     refuse_hierarchy(place)
     check_apart(tree.place, place)
     refuse_runs(tree, is_kept=True)
-    chosen = run_state_beside(tree.place.store.local_root, place, run_dir)
+    chosen = _run_state_beside(tree.place.store.local_root, place, run_dir)
     return Transferring(tree, place, chosen, chosen is not run_dir, infos_of(tree))
+
+
+def _run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
+    """Directory for the run state of what is copied from a directory, beside that directory.
+
+    - `source`: the directory; None if the source lies in none.
+    - Returns: None if the state has a place already, or needs a directory that only a user can
+      name.
+    """
+    is_known = run_dir is not None or value_of(RUN_DIR) is not None
+    in_store = if_loaded("shardwrite.place.objects", "InStore")
+    if is_known or source is None or not isinstance(place, in_store) or place.base.is_in_memory:
+        return run_dir
+    return source.parent / f"{source.name}.upload{RUN_SUFFIX}"
 
 
 def _check_source(source: StoredArray) -> None:
@@ -590,7 +607,7 @@ def transfer_and_consume(src: Any, call: ConversionCall, engine: Engine) -> Tran
     """Copy an array, and remove each of its objects once the copy is durable and was compared."""
     start = time.perf_counter()
     source, place = place_of(src), resolve_place(call.dst, None, asks=False)
-    chosen = run_state_beside(source.store.local_root, place, call.run_dir)
+    chosen = _run_state_beside(source.store.local_root, place, call.run_dir)
     is_default = chosen is not call.run_dir
 
     def plan(tree: Hierarchy) -> TreeConversion:

@@ -12,7 +12,13 @@ from numbers import Integral
 from typing import Any
 
 from shardwrite.codecs.documents import Document, attributes_of
-from shardwrite.convert.arrays import ConversionCall, TreeConversion, level_of
+from shardwrite.convert.arrays import (
+    ConversionCall,
+    TreeConversion,
+    check_apart,
+    level_of,
+    refuse_runs,
+)
 from shardwrite.convert.consume import convert_and_consume
 from shardwrite.convert.in_place import convert_in_place, finish_in_place
 from shardwrite.convert.keywords import AUTO, IN_PLACE
@@ -21,11 +27,9 @@ from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError
 from shardwrite.grid import Sized
 from shardwrite.journal.documents import change_group
-from shardwrite.operations.region import refuse_runs
 from shardwrite.place.base import Place
 from shardwrite.place.target import resolve_place
 from shardwrite.read.hierarchy import Hierarchy
-from shardwrite.read.stored_array import check_apart
 from shardwrite.results import rounded
 from shardwrite.sources.opening import place_of
 from shardwrite.volumes.source import open_tree

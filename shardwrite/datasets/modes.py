@@ -13,10 +13,10 @@ from shardwrite.datasets.keywords import Call, CallT
 from shardwrite.datasets.planned import Destination, Planned, planned, planned_into
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError, redacted
-from shardwrite.journal.begin import record_of
-from shardwrite.journal.neighbours import settle_given_up
+from shardwrite.journal.begin import record_of, tidied_run
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.rundir import holding, in_one_state
+from shardwrite.journal.rundir import RunDirectory, holding, in_one_state
+from shardwrite.journal.takeover import TAKEN
 from shardwrite.place.base import Place
 from shardwrite.place.target import Target
 from shardwrite.runs.job import digest_of
@@ -125,10 +125,21 @@ def plans_of(
             yield made
             return
         for target in targets.values() if settles else ():
-            settle_given_up(target)
+            _settle_given_up(target)
         with into.seen.remembering():
             found = planned_into(call, nodes, targets, into, engine)
         yield found
+
+
+def _settle_given_up(target: Target) -> None:
+    """Finish what is left of updates of an array that were given up.
+
+    - Raises UntrustedStateError if the run state beside the array is not trusted.
+    """
+    for other in target.others:
+        record = record_of(other)
+        if record is not None and RunDirectory(other, record).is_in(TAKEN):
+            tidied_run(other)
 
 
 def _has_group(place: Place, mode: str | None) -> bool:

@@ -25,7 +25,7 @@ from shardwrite.errors import SpecError, printable
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, changed_meaning
 from shardwrite.format.strategies import as_strategy
-from shardwrite.grid import Shape, ceil_div, counts_of, ravel, unravel
+from shardwrite.grid import Shape, ShardGrid, ceil_div, counts_of, ravel, unravel
 from shardwrite.hdf5.format import describe
 from shardwrite.hdf5.reading import DECODE, Hdf5Store, as_array, refusing
 from shardwrite.hdf5.strategy import Hdf5
@@ -43,7 +43,6 @@ from shardwrite.options import (
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.options import PlanOptions
-from shardwrite.plan.partition import check_indexes
 from shardwrite.read.stored_array import stored_at
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.execute import execute
@@ -51,6 +50,11 @@ from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.stores.base import Capability, ObjectReader, Store
 from shardwrite.stores.looking import as_store_error, is_there, local_path
 from shardwrite.stores.whole import SnapshotReader
+
+_ENTRY_NBYTES = 16  # an inner chunk's entry in an index
+_FREE_INDEX_NBYTES = 2**24  # an index that costs little, however small its file is
+_MAX_INDEX_SHARE = 4  # most bytes of indexes for each byte of the files that get them
+
 
 # ---- The result
 
@@ -624,7 +628,7 @@ def _look(given: Any, dataset: Any, arrangement: int | Shape) -> tuple[JoinedSto
             yield path, array.metadata
 
     joined, nbytes = join(each(), len(paths), arrangement), sum(sizes)
-    check_indexes(joined.sharded("end").grid, paths, nbytes)
+    _check_indexes(joined.sharded("end").grid, paths, nbytes)
     store = JoinedStore(files, names[0], joined.counts, joined.chunks_per_part, joined.whole.text)
     return store, joined, nbytes
 
@@ -728,3 +732,18 @@ def _paths_of(files: Any, dataset: Any, arrangement: int | Shape) -> tuple[str, 
 
 def _is_unicode(text: str) -> bool:
     return text.encode(errors="ignore").decode() == text
+
+
+def _check_indexes(grid: ShardGrid, files: Sequence[str], nbytes: int) -> None:
+    """Refuse files that store few of their chunks, and whose indexes would be far larger."""
+    n_chunks = grid.n_chunks_per_shard
+    each = _ENTRY_NBYTES * n_chunks
+    if each > _FREE_INDEX_NBYTES and each * len(files) > _MAX_INDEX_SHARE * nbytes:
+        raise SpecError(
+            f"the dataset has {n_chunks:,} chunks, of which few are stored. The index of Zarr has "
+            f"an entry for each of them, and would take {each:,} bytes in each shard. All files "
+            f"together have {nbytes:,} bytes",
+            field="files",
+            value=files[0],
+            remedy="write the values in larger chunks, with shardwrite write --chunks",
+        )

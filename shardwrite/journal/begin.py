@@ -13,7 +13,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -41,7 +41,6 @@ from shardwrite.journal.rundir import (
     confirm,
     held,
     other_version,
-    record_in,
 )
 from shardwrite.journal.takeover import (
     ENDED,
@@ -59,7 +58,6 @@ from shardwrite.journal.takeover import (
 from shardwrite.journal.trust import check_name, require_trusted, require_trusted_run
 from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import (
-    TOGETHER,
     Target,
     check_surroundings,
     check_target,
@@ -75,7 +73,6 @@ from shardwrite.stores.looking import (
     check_readable,
     is_file,
     is_there,
-    listed,
     parse_json,
     read_file,
     write_new,
@@ -343,28 +340,6 @@ def _record_in_place(target: Target) -> RunRecord | None:
         return None
 
 
-def runs_below(target: Target) -> list[RunDirectory]:
-    """Runs that write several arrays of the hierarchy at a place: one for each of these arrays.
-
-    Nothing on disk is changed.
-    """
-    found = []
-    for shared in listed(target.beside / TOGETHER, "run-"):
-        for part in sorted(listed(shared), key=lambda part: (len(part.name), part.name)):
-            record = record_in(part / "plan.json")
-            if record is None or record.together is None:
-                continue
-            own = record.together
-            run_path = Path(os.path.normpath(shared.parent / own.state))
-            update = "" if record.makes_array else run_path.name
-            place = target.place.member(own.name)
-            array = Target(place, run_path, update=update).with_run_path(run_path)
-            run = find_run(array)
-            if run is not None and run.shared == shared:
-                found.append(run)
-    return found
-
-
 def interrupted_end(target: Target) -> str:
     """Name of the run whose end (step 6) was interrupted, or an empty text."""
     seen = require_trusted(target)
@@ -616,8 +591,8 @@ def _runs_of(
         target, intent = request.target, request.intent
         document = request.document.encode()
         replaces = target not in fresh and _replaces(target, intent)
-        record = RunRecord.begun(
-            intent,
+        record = RunRecord(
+            **{each.name: getattr(intent, each.name) for each in fields(Intent)},
             run=name,
             replaces=replaces,
             aside=request.keeps_old

@@ -124,16 +124,11 @@ class Ledger:
 
     def done_within(self, box: Box) -> frozenset[tuple[int, ...]]:
         """Positions in the shard grid of the shards that overlap a box and are done."""
-        start = [a // s for a, s in zip(box.start, self.grid.shards, strict=True)]
-        stop = [-(-b // s) for b, s in zip(box.stop, self.grid.shards, strict=True)]
-        inside = self.is_done.reshape(self.grid.counts)[
-            tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
-        ]
+        shards = self.grid.shard_range(box)
+        inside = self.is_done.reshape(self.grid.counts)[shards.slices]
         if not inside.any():
             return frozenset()
-        return frozenset(
-            tuple(int(a + i) for a, i in zip(start, at, strict=True)) for at in np.argwhere(inside)
-        )
+        return frozenset(map(tuple, (np.argwhere(inside) + shards.start).tolist()))
 
     def totals(self, itemsize: int) -> dict[str, int]:
         """Sums over the shards that are done, named like the fields of a result."""

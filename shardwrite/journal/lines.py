@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import threading
@@ -42,7 +43,7 @@ from shardwrite.checks import is_number
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.grid import Box, Shape
+from shardwrite.grid import Shape
 from shardwrite.journal.lease import Lease, this_process
 from shardwrite.journal.process import Process, deadline_text, is_past
 from shardwrite.records import Check, Record, always, lenient
@@ -143,16 +144,7 @@ def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[i
     start, stop = beginning.begins
     if not len(start) == len(stop) == len(counts):
         return []
-    stop = tuple(min(b, n) for b, n in zip(stop, counts, strict=True))
-    elements = [
-        (a * s, min(b * s, n))
-        for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)
-    ]
-    if any(a >= b for a, b in elements):
-        return []
-    return metadata.grid.shards_in(
-        Box(tuple(a for a, _ in elements), tuple(b for _, b in elements))
-    )
+    return itertools.product(*map(range, start, map(min, stop, counts)))
 
 
 def time_in(line: Mapping[str, JSON]) -> float | None:

@@ -6,6 +6,7 @@ refused until the other one has ended or was given up.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.errors import JournalError, RunEndedError, UntrustedStateError
+from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
 from shardwrite.format.node import layout_in
 from shardwrite.journal.begin import (
     Request,
@@ -30,7 +31,7 @@ from shardwrite.journal.begin import (
     tidied_run,
 )
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.plan_record import Intent
+from shardwrite.journal.plan_record import Intent, new_name
 from shardwrite.journal.rundir import (
     RunDirectory,
     discard_drafts,
@@ -184,42 +185,39 @@ def unfinished(
     """
     path = run.target.label
     if run.can_put_back:
-        return JournalError(
+        told = (
             f"the run that replaces {path} has not ended. Make the same call again to finish it "
             "(shardwrite finalize, if all of its parts are written). Or give it up with abandon "
             '(shardwrite abandon), which keeps the old array. A write with mode="w" and '
-            "restart=True (--overwrite --restart) takes its shards away and starts over",
-            path=str(run.target.run_path),
+            "restart=True (--overwrite --restart) takes its shards away and starts over"
         )
-    if run.replaces_array:
-        return JournalError(
+    elif run.replaces_array:
+        told = (
             f"the run that replaces {path} has not ended. It overwrites the objects of the old "
             "array, so nothing can be put back. Make the same call again to finish it (shardwrite "
             'finalize, if all of its parts are written), or start over with mode="w" and '
-            "restart=True (--overwrite --restart)",
-            path=str(run.target.run_path),
+            "restart=True (--overwrite --restart)"
         )
-    if run.makes_array:
-        return JournalError(
+    elif run.makes_array:
+        told = (
             f"the run that makes {path} has not ended. Make the same call again to finish it "
             "(shardwrite finalize, if all of its parts are written); abandon, and restart=True of "
             "an update, leave it alone. Only a write of the whole array with restart=True "
-            "(--restart) takes its shards away and starts over",
-            path=str(run.target.run_path),
-        )
-    shards = f"; {shared} shards are in both" if shared else ""
-    if is_replaced:
-        outcome = (
-            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            "(--restart) takes its shards away and starts over"
         )
     else:
-        outcome = "An update with restart=True (--restart) gives it up, too"
-    return JournalError(
-        f"{_kind(run)} of {path} has not ended{shards}. Run that again to finish it, or give it up "
-        "with abandon (shardwrite abandon): each of its shards is then left as it is, old or new. "
-        f"{outcome}",
-        path=str(run.target.run_path),
-    )
+        outcome = (
+            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            if is_replaced
+            else "An update with restart=True (--restart) gives it up, too"
+        )
+        told = (
+            f"{_kind(run)} of {path} has not ended"
+            f"{f'; {shared} shards are in both' if shared else ''}. Run that again to finish it, "
+            "or give it up with abandon (shardwrite abandon): each of its shards is then left as "
+            f"it is, old or new. {outcome}"
+        )
+    return JournalError(told, path=str(run.target.run_path))
 
 
 def _kind(run: RunDirectory) -> str:
@@ -238,17 +236,6 @@ def _is_passing(run: RunDirectory) -> bool:
     The slices of a stream are gone, and a salvage always looks for torn shards anew.
     """
     return run.record.identity.stream or run.record.identity.salvage
-
-
-def settle_given_up(target: Target) -> None:
-    """Finish what is left of updates of an array that were given up.
-
-    - Raises UntrustedStateError if the run state beside the array is not trusted.
-    """
-    for other in target.others:
-        record = record_of(other)
-        if record is not None and RunDirectory(other, record).is_in(TAKEN):
-            tidied_run(other)
 
 
 def give_up_passing(target: Target) -> None:
@@ -271,6 +258,8 @@ def begin_passing(
 ) -> RunDirectory:
     """Begin a run that this process ends, or nobody: one that has died is given up.
 
+    Its `driver` is the name in which this process takes part in it.
+
     - `kind`: what the run is, such as ``"salvage"``.
     - `text`: document of the array.
     - `window`: shards that no other run may write meanwhile.
@@ -281,7 +270,19 @@ def begin_passing(
     refuse_overlapping_runs(own, intent, restart=False)
     level = target.durability() if durability is None else durability
     ((run, _),) = begin_beside([Request(own, intent, text)], restart=False, durability=level)
-    return run
+    return run.written_by(new_name(), durability)
+
+
+@contextlib.contextmanager
+def giving_up(run: RunDirectory) -> Iterator[None]:
+    """Give up a run that this process has begun, if the block fails."""
+    try:
+        yield
+    except Exception:
+        # The first error is raised, not one of the clean-up.
+        with contextlib.suppress(StoreError, JournalError, RunEndedError):
+            give_up(run)
+        raise
 
 
 def begin_beside(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Annotated
 
 from crc32c import crc32c
@@ -144,35 +143,6 @@ class RunRecord(Intent):
     aside: bool = False
     # Length of the array along the axis of an append when a run on several arrays began; else None
     length: int | None = None
-
-    @classmethod
-    def begun(
-        cls,
-        intent: Intent,
-        *,
-        replaces: bool,
-        durability: str,
-        begun_by: Process,
-        document_crc32c: int,
-        array: str,
-        run: str = "",
-        together: Together | None = None,
-        aside: bool = False,
-        length: int | None = None,
-    ) -> RunRecord:
-        """Make the record of a run that begins, under a name of its own."""
-        return cls(
-            **{each.name: getattr(intent, each.name) for each in fields(Intent)},
-            run=run or new_name(),
-            replaces=replaces,
-            durability=durability,
-            begun_by=begun_by,
-            document_crc32c=document_crc32c,
-            array=array,
-            together=together,
-            aside=aside,
-            length=length,
-        )
 
     def to_dict(self) -> dict[str, JSON]:
         """Return the fields and a checksum of them, in the order of the file."""

@@ -16,6 +16,7 @@ from typing import Annotated
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
+from shardwrite.errors import JournalError
 from shardwrite.records import POSITIVE, Record
 from shardwrite.stores.looking import opened, parse_json
 
@@ -80,6 +81,19 @@ class Holder:
     def last_sign(self) -> str:
         """When it was last alive, in words."""
         return f"last sign of life {self.age_seconds:.0f} s ago"
+
+    def error(self, label: str, by: str, path: str) -> JournalError:
+        """Error that says which process works on an array.
+
+        - `by`: what works on it, as ``"another plan"``.
+        """
+        job = f", job {self.process.job}" if self.process.job else ""
+        return JournalError(
+            f"{label} is being written by {by}: {self.process.name}{job}; {self.last_sign}. "
+            "Wait for it, or end that process first",
+            path=path,
+            holder=self.to_dict(),
+        )
 
     def to_dict(self) -> dict[str, JSON]:
         """Return all that is known, as the field `holder` of an error."""

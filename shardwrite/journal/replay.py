@@ -48,7 +48,6 @@ class Replay:
     unended: list[Beginning] = field(default_factory=list)
     # Number of lines that are torn, do not match their checksum, or are not valid
     n_bad_lines: int = 0
-    n_journals: int = 0  # number of journal files
     # Number of times that a line commits a shard which an earlier line has committed
     n_redone: int = 0
     # Whether lines may be lost: the run began on another host or before this host was last started,
@@ -118,7 +117,6 @@ def replay(
     begun_by = run.record.begun_by
     found.lost_boot |= begun_by is None or begun_by.boot != lease.boot_id()
     found.lost_boot |= is_resumed(run.target, run.run)
-    found.n_journals = len(files)
     return found
 
 
@@ -217,43 +215,6 @@ def checked_before(
             ranks = from_runs(line.checked, ledger.grid.n_shards)
             if ledger.checksum(ranks) == line.facts_crc32c:
                 found[ranks] = np.maximum(found[ranks], line.since)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Work of one process on a run, as its journal tells it."""
-
-    driver: str  # name of the driver on whose behalf the process works
-    process: str  # host and pid of the process, separated by a colon
-    job: str  # job of the batch system, as text to display; empty if there is none
-    shards: list[int]  # ranks of the shards in the order in which they were committed
-    # Time from the first line to the last, in seconds. The first time is taken from the clock of
-    # the process's host, the last from that of the file system.
-    seconds: float
-    failures: list[str]  # errors that ended its work; see `cause_of`
-    n_unended: int  # number of tasks that it began to commit and did not end
-
-
-def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
-    """Work of each process that has a journal, alive or not."""
-    found = []
-    n_shards = metadata.grid.n_shards
-    for file in journals(run, n_shards):
-        own = [e for e in file.entries if e.output == run.number and e.fits(n_shards)]
-        shards = [rank for entry in own for rank in entry.shards]
-        seconds = max(0.0, file.changed - file.begun)
-        found.append(
-            History(
-                file.driver,
-                file.process,
-                file.job,
-                shards,
-                seconds,
-                file.failures,
-                sum(begun.output == run.number for begun in file.unended),
-            )
-        )
     return found
 
 

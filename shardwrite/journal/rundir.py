@@ -130,6 +130,22 @@ class RunDirectory:
     view: RunView | None = field(default=None, compare=False, repr=False)
     # Metadata document, if this process has begun the run
     begun_with: bytes | None = field(default=None, compare=False, repr=False)
+    # Driver in whose name this process writes documents, and durability level that was asked for;
+    # see `written_by`
+    driver: str = field(default="", compare=False, repr=False)
+    durability: str | None = field(default=None, compare=False, repr=False)
+
+    def written_by(self, driver: str, durability: str | None = None) -> RunDirectory:
+        """The run, of which this process writes documents in the name of a driver.
+
+        - `durability`: durability level that was asked for; that of the configuration by default.
+        """
+        return replace(self, driver=driver, durability=durability)
+
+    @property
+    def level(self) -> str:
+        """Durability level at which this process writes documents."""
+        return self.target.durability(self.durability)
 
     @property
     def run(self) -> str:
@@ -340,7 +356,7 @@ class RunDirectory:
         """Proof of which data are the run's own and may be removed; see `proof_in`."""
         return proof_in(self.path, self.target, self.run, keys)
 
-    def make_room(self, durability: str, driver: str, plain: set[object]) -> None:
+    def make_room(self, plain: set[object]) -> None:
         """Take step 3: set the old array aside and make a place for the new one.
 
         Any number of processes may do this, in any order; see :meth:`Place.make_room`.
@@ -354,7 +370,7 @@ class RunDirectory:
         if not self.makes_array:
             if self.is_marked:
                 with self._told_of_takeover():
-                    self.target.place.make_room(self, durability, replaces=False, is_new=False)
+                    self.target.place.make_room(self, self.level, replaces=False, is_new=False)
             return
         if self.record.aside:
             if not self.record.replaces:
@@ -362,16 +378,16 @@ class RunDirectory:
             from shardwrite.journal.handover import make_new  # of arrays that are replaced
 
             with self._told_of_takeover():
-                make_new(self, self.target, durability, partial(self._may_write_again, driver))
+                make_new(self, self.target, self.level, self._may_write_again)
             return
-        above, level = self.target.above, durability
+        above, level = self.target.above, self.level
         replaces = self.record.replaces
         is_new = not replaces and not self.target.recovers
         with self._told_of_takeover():
             if above is not None and above in plain:
                 # An old array that is set aside has no other name until that is durable.
-                level = durability if replaces else "none"
-            elif not self.withdraw(durability, driver, self._is_unpublished):
+                level = level if replaces else "none"
+            elif not self.withdraw(self._is_unpublished):
                 plain.add(above)
             self.target.place.make_room(self, level, replaces=replaces, is_new=is_new)
             if self.target.leaves_marks:
@@ -390,12 +406,12 @@ class RunDirectory:
             place.remove_mark(self)
             raise JournalError(told, path=str(self.target.run_path))
 
-    def _may_write_again(self, driver: str) -> bool:
+    def _may_write_again(self) -> bool:
         """Whether tasks may write again to an array that a process was about to hand over.
 
         Without durability, shards may be missing although others were handed over.
         """
-        if any(holder.driver != driver for holder in live_holders(self.shared)):
+        if any(holder.driver != self.driver for holder in live_holders(self.shared)):
             return False
         if self.record.durability == "none" or not self.is_written:
             return True
@@ -422,7 +438,7 @@ class RunDirectory:
 
     def check_held(self) -> None:
         """See :meth:`Owner.check_held`."""
-        self._check_there("")
+        self._check_there()
         ensure_held(self.target)
 
     def check_alone(self) -> None:
@@ -500,15 +516,12 @@ class RunDirectory:
         try:
             yield
         except JournalError:
-            self._check_current("")
+            self._check_there()
+            confirm(self.target)
             raise
 
     def publish(
-        self,
-        durability: str,
-        driver: str,
-        listed: DocumentChange = lambda same: same,
-        documents: Documents | None = None,
+        self, listed: DocumentChange = lambda same: same, documents: Documents | None = None
     ) -> Document:
         """Take the first part of step 5: publish the array's metadata, and return it.
 
@@ -518,15 +531,13 @@ class RunDirectory:
         self.check_mark()
         document = listed(self.document)
         write = self._write if documents is None else partial(documents.add, self)
-        write(self.place, DOCUMENT, dump(document), durability, driver)
+        write(self.place, DOCUMENT, dump(document))
         return document
 
     def publish_groups(
         self,
         document: Document,
         groups: Mapping[str, Document],
-        durability: str,
-        driver: str,
         others: Sequence[tuple[Place, Document]] = (),
     ) -> None:
         """Make the groups above that are missing, nearest first, and have all list the array.
@@ -537,53 +548,51 @@ class RunDirectory:
 
         - Raises RunEndedError if the run has ended meanwhile.
         """
-        self.make_groups(groups, durability, driver)
-        self.consolidate(document, durability, driver, others)
+        self.make_groups(groups)
+        self.consolidate(document, others)
 
-    def make_groups(self, groups: Mapping[str, Document], durability: str, driver: str) -> None:
+    def make_groups(self, groups: Mapping[str, Document]) -> None:
         """Make the groups above that are missing, nearest first; see `publish_groups`."""
         for group in reversed(self.target.place.groups):
             while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":
                 made = groups.get(group.name) or group_document()
-                if self._replace(group, None, made, durability, driver):
+                if self._replace(group, None, made):
                     break
 
-    def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
+    def _write(self, place: Place, leaf: str, data: bytes) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
         try:
             place.write(
                 leaf,
                 data,
-                durability=durability,
-                attempt=f"{driver}.end",
-                guard=partial(self._check_current, driver, in_group=True),
+                durability=self.level,
+                attempt=f"{self.driver}.end",
+                guard=partial(self._check_current, in_group=True),
             )
         except StoreError as error:
             if error.errno == errno.ESTALE:
                 confirm(self.target)  # another process may have taken the run over
             raise
 
-    def write_files(
-        self, files: Collection[tuple[Path, bytes]], durability: str, driver: str
-    ) -> None:
+    def write_files(self, files: Collection[tuple[Path, bytes]]) -> None:
         """Write new documents of arrays of the run in directories; see `Documents`."""
         write_files(
             files,
-            durability=durability,
-            attempt=f"{driver}.end",
-            guard=partial(self._check_current, driver, in_group=True),
+            durability=self.level,
+            attempt=f"{self.driver}.end",
+            guard=partial(self._check_current, in_group=True),
             is_fresh=True,
         )
 
-    def _check_current(self, driver: str, *, in_group: bool = False) -> None:
+    def _check_current(self, *, in_group: bool = False) -> None:
         """Refuse to go on if another process has ended or settled the run, or taken it over.
 
         - `in_group`: see `confirm`.
         """
-        self._check_there(driver)
+        self._check_there(self.driver)
         confirm(self.target, in_group=in_group)
 
-    def _check_there(self, driver: str) -> None:
+    def _check_there(self, driver: str = "") -> None:
         """Refuse to go on if the directory of the run is gone, or the driver's token."""
         if self.state == "run" and driver:
             ensure_current(str(self.shared), driver)
@@ -598,7 +607,7 @@ class RunDirectory:
         """
         return self.record.together is not None and not self.makes_array
 
-    def change(self, make: DocumentChange, durability: str, driver: str) -> None:
+    def change(self, make: DocumentChange) -> None:
         """Change the array's document, unless it stays the same, and that in groups above.
 
         Changes that others make meanwhile are kept. The caller holds the claim of `ending`.
@@ -621,7 +630,7 @@ class RunDirectory:
             if is_same and known is not None:
                 known = None  # nothing would be put over it
                 continue
-            if is_same or self._replace(place, data, document, durability, driver):
+            if is_same or self._replace(place, data, document):
                 break
             known = None
             wait_for_others(place, n_tries)
@@ -631,7 +640,7 @@ class RunDirectory:
         identity = self.record.identity
         may_grow = identity.append_axis is not None or identity.stream
         if not is_same or may_grow or has_manifest(document):
-            self.consolidate(document, durability, driver)
+            self.consolidate(document)
 
     def ending(self) -> contextlib.AbstractContextManager[Claim]:
         """Claim to hold while changing the array's metadata or receipt.
@@ -643,57 +652,40 @@ class RunDirectory:
         return exclusive(self.target.beside / _CLAIM_OF_END, self.path)
 
     def consolidate(
-        self,
-        document: Document,
-        durability: str,
-        driver: str,
-        others: Sequence[tuple[Place, Document]] = (),
+        self, document: Document, others: Sequence[tuple[Place, Document]] = ()
     ) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata.
 
         - `others`: more arrays in the same groups, with their documents.
         """
-        put = partial(self._replace, durability=durability, driver=driver)
-        consolidate(self.target.place, {"": document}.copy, put, others)
+        consolidate(self.target.place, {"": document}.copy, self._replace, others)
 
-    def list_again(self, targets: Sequence[Target], durability: str, driver: str) -> None:
+    def list_again(self, targets: Sequence[Target]) -> None:
         """Have all groups above list arrays of the run as they are now; see `documents`."""
-        list_again(targets, partial(self._replace, durability=durability, driver=driver))
+        list_again(targets, self._replace)
 
     def withdraw(
-        self,
-        durability: str,
-        driver: str,
-        is_due: Callable[[], bool] = lambda: True,
-        others: Sequence[Place] = (),
+        self, is_due: Callable[[], bool] = lambda: True, others: Sequence[Place] = ()
     ) -> bool:
         """Take the array out of the consolidated metadata of all groups above, if they have such.
 
         - `is_due`: says whether it must go, and is asked right before.
         - `others`: more arrays in the same groups, which go with it if it is listed.
         """
-        put = partial(self._replace, durability=durability, driver=driver)
-        return withdraw(self.target.place, put, is_due, others)
+        return withdraw(self.target.place, self._replace, is_due, others)
 
-    def _replace(
-        self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
-    ) -> bool:
+    def _replace(self, place: Place, old: bytes | None, new: Document) -> bool:
         """Write a document of a group, unless another process has changed it.
 
         - `old`: the document that the new one is made from; None if there was none.
         - Returns: False if the document is not `old` any more; nothing is written then.
         """
-        check = partial(self._check_current, driver, in_group=True)
+        check = partial(self._check_current, in_group=True)
         with alone_in_store(place, self.target.beside.parent):
-            return replace_document(place, old, new, durability, f"{driver}.end", check)
+            return replace_document(place, old, new, self.level, f"{self.driver}.end", check)
 
     def leave(
-        self,
-        receipt: Receipt,
-        durability: str,
-        driver: str,
-        report: bytes | None = None,
-        documents: Documents | None = None,
+        self, receipt: Receipt, report: bytes | None = None, documents: Documents | None = None
     ) -> None:
         """Take the first part of step 6: write the receipt, and a report of the run before it.
 
@@ -703,21 +695,21 @@ class RunDirectory:
         write = self._write if documents is None else partial(documents.add, self)
         place = self.place
         if report is not None:
-            write(place, REPORT_NAME, report, durability, driver)
-        write(place, RECEIPT_NAME, receipt.encode(), durability, driver)
+            write(place, REPORT_NAME, report)
+        write(place, RECEIPT_NAME, receipt.encode())
 
-    def close(self, durability: str, driver: str) -> None:
+    def close(self) -> None:
         """Have tasks write no more to an array that was built aside, and whose receipt is there.
 
         - Raises RunEndedError if the run has ended meanwhile.
         """
         from shardwrite.journal.handover import close  # of arrays that are replaced
 
-        self._check_current(driver)
+        self._check_current()
         with self._told_of_takeover():
-            close(self, durability)
+            close(self, self.level)
 
-    def give_name(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
+    def give_name(self, others: Sequence[Place] | None) -> bool:
         """Let an array that was built aside have its name, after this process wrote its receipt.
 
         It takes `others`, and returns and raises, what `hand_over` does.
@@ -725,17 +717,17 @@ class RunDirectory:
         from shardwrite.journal.handover import give_name  # of such arrays
 
         if others is not None:
-            self._check_current(driver)
+            self._check_current()
         try:
             with self._told_of_takeover():
-                leave = partial(self.withdraw, durability, driver, others=others or ())
-                return give_name(self, self.target, durability, None if others is None else leave)
+                leave = partial(self.withdraw, others=others or ())
+                return give_name(self, self.target, self.level, None if others is None else leave)
         except StoreError as error:
             if error.errno == errno.ENOENT:
-                self._check_there("")
+                self._check_there()
             raise
 
-    def hand_over(self, durability: str, driver: str, others: Sequence[Place] | None) -> bool:
+    def hand_over(self, others: Sequence[Place] | None) -> bool:
         """Let an array that was built aside take the place of the old one, after its receipt.
 
         - `others`: more arrays of the run in the same groups, which are handed over, too; None if
@@ -746,11 +738,11 @@ class RunDirectory:
         if self.record.aside:
             from shardwrite.journal.handover import give_name_if_whole, hand_over
 
-            self._check_current(driver)
+            self._check_current()
             name = hand_over if self.record.replaces else give_name_if_whole
             with self._told_of_takeover():
-                leave = partial(self.withdraw, durability, driver, others=others or ())
-                return name(self, self.target, durability, None if others is None else leave)
+                leave = partial(self.withdraw, others=others or ())
+                return name(self, self.target, self.level, None if others is None else leave)
         return False
 
 
@@ -769,16 +761,14 @@ class Documents:
             tuple[Path, str, str], tuple[RunDirectory, list[tuple[Path, bytes]]]
         ] = {}
 
-    def add(
-        self, run: RunDirectory, place: Place, leaf: str, data: bytes, durability: str, driver: str
-    ) -> None:
+    def add(self, run: RunDirectory, place: Place, leaf: str, data: bytes) -> None:
         """Take a document of an array of a run; see `RunDirectory.publish`."""
-        key = run.shared, durability, driver
+        key = run.shared, run.level, run.driver
         _, files = self._waiting.setdefault(key, (run, []))
         files.append((cast("Directory", place).path / leaf, data))
         if len(files) == _N_DOCUMENTS or sum(len(d) for _, d in files) > _NBYTES_OF_DOCUMENTS:
             del self._waiting[key]
-            run.write_files(files, durability, driver)
+            run.write_files(files)
 
     def write(self) -> None:
         """Write those that wait.
@@ -786,8 +776,8 @@ class Documents:
         - Raises RunEndedError if the run has ended meanwhile.
         """
         waiting, self._waiting = self._waiting, {}
-        for (_, durability, driver), (run, files) in waiting.items():
-            run.write_files(files, durability, driver)
+        for run, files in waiting.values():
+            run.write_files(files)
 
 
 def proof_in(
@@ -924,13 +914,7 @@ def drivers_in(there: Iterable[Path]) -> list[str]:
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:
     """Error that says which process works on a run."""
-    job = f", job {holder.process.job}" if holder.process.job else ""
-    return JournalError(
-        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; "
-        f"{holder.last_sign}. Wait for it, or end that process first",
-        path=str(found.target.run_path),
-        holder=holder.to_dict(),
-    )
+    return holder.error(found.target.label, "another plan", str(found.target.run_path))
 
 
 # ---- What every run asks of the lease of its array: who holds it, and whether it goes on

@@ -232,10 +232,4 @@ class StateLease:
 
     def _held(self, found: LeaseRecord, age: float) -> JournalError:
         holder = Holder(found.process, found.holder, age)
-        job = f", job {found.process.job}" if found.process.job else ""
-        return JournalError(
-            f"{self._label} is being written by another process: {found.process.name}{job}; "
-            f"{holder.last_sign}. Wait for it, or end that process first",
-            path=self._label,
-            holder=holder.to_dict(),
-        )
+        return holder.error(self._label, "another process", self._label)

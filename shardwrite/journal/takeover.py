@@ -45,7 +45,7 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,7 @@ from shardwrite.stores.removal import (
 )
 
 if TYPE_CHECKING:
+    from shardwrite.journal.plan_record import RunRecord
     from shardwrite.journal.undo import Change
     from shardwrite.read.stored_shard import ExistingShard
 
@@ -319,9 +320,7 @@ def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
 # ---- The manifest while runs change the array
 
 
-def list_before(
-    run: RunDirectory, part: ArrayMetadata, region: Box, durability: str, driver: str
-) -> None:
+def list_before(run: RunDirectory, part: ArrayMetadata, region: Box) -> None:
     """List the inner chunks that a run may write, before it commits anything.
 
     Chunks outside of the array are left out; those that the run adds to it are listed as soon as
@@ -332,7 +331,7 @@ def list_before(
     if not has_manifest(part.document):
         return
     with run.ending():
-        run.change(partial(all_listed, part, region), durability, driver)
+        run.change(partial(all_listed, part, region))
 
 
 def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
@@ -528,7 +527,8 @@ def settle(
 
 
 def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirectory]) -> None:
-    outputs = list(over.outputs(known=known)) or [over]
+    # Whoever ends a run writes documents in the name of the run.
+    outputs = [one.written_by(one.run) for one in list(over.outputs(known=known)) or [over]]
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
@@ -555,7 +555,7 @@ def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirector
         is_committed = not own_journals and _has_committed(over, outputs, left)
         for one in outputs:
             if is_committed and one.number in left:
-                one.hand_over(one.target.durability(), over.run, ())
+                one.hand_over(())
         if over.state == TAKEN:
             given_up = [one for one in outputs if not (is_committed and one.is_written)]
             if given_up:
@@ -678,6 +678,14 @@ def tidy_home(target: Target, *, is_group: bool = False) -> None:
         remove_empty_home(home, target)
 
 
+def _records_in(path: Path) -> Iterator[tuple[Path, RunRecord]]:
+    """Directories of the arrays of a run, and the records of their plans."""
+    for part in [part for part in listed(path) if part.name.isdecimal()]:
+        record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
+        if record is not None:
+            yield part, record
+
+
 def _is_claimed(path: Path) -> bool:
     """Whether the plan of an array names the run whose directory this is, or may do so soon.
 
@@ -686,10 +694,8 @@ def _is_claimed(path: Path) -> bool:
     _, _, run = path.name.partition("-")
     is_run = path.name.startswith("run-")
     may_commit = is_run and bool(work_files(path, TOKEN))
-    own = [part for part in listed(path) if part.name.isdecimal()]
-    for part in own:
-        record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
-        if record is None or record.together is None:
+    for part, record in _records_in(path):
+        if record.together is None:
             continue
         if run_in(path.parent / record.together.state / "plan.json") == run:
             return True
@@ -700,11 +706,8 @@ def _is_claimed(path: Path) -> bool:
 
 def _remove_unclaimed(path: Path, target: Target) -> None:
     """Remove the directory of a run that no array names any more."""
-    for part in listed(path):
-        if part.name.isdecimal():
-            record = record_in(part / "plan.json") or record_in(part / "plan-moved.json")
-            if record is not None:
-                _remove_data(part, partial(proof_in, part, target, record.run))
+    for part, record in _records_in(path):
+        _remove_data(part, partial(proof_in, part, target, record.run))
     remove_state(path)
 
 
@@ -795,12 +798,12 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
             put_back_old(over, over.target)
             _list_again(over)
         elif over.is_handed_over:
-            over.withdraw(over.target.durability(), over.run)
+            over.withdraw()
             over.target.place.take_away(over)
         return
     is_marked = not over.target.leaves_marks or over.target.directory.has_mark(over)
     if is_marked and (not over.record.replaces or is_there(over.path / "replaced")):
-        over.withdraw(over.target.durability(), over.run, partial(_is_own, over))
+        over.withdraw(partial(_is_own, over))
         over.target.place.take_away(over)
     if over.record.replaces:
         _list_again(over)
@@ -825,7 +828,7 @@ def _shrink(outputs: Sequence[RunDirectory]) -> None:
     for one in outputs:
         if one.record.length is not None and not one.record.identity.stream:
             with one.ending():
-                one.change(partial(_before_append, one), one.target.durability(), one.run)
+                one.change(partial(_before_append, one))
     _list_together(outputs)
 
 
@@ -844,15 +847,14 @@ def _list_together(outputs: Sequence[RunDirectory]) -> None:
     """Have groups list arrays that they list together, if a run was to update several."""
     together = [one for one in outputs if one.is_listed_with_others]
     if together:
-        targets = [one.target for one in together]
-        together[0].list_again(targets, targets[0].durability(), together[0].run)
+        together[0].list_again([one.target for one in together])
 
 
 def _list_again(over: RunDirectory) -> None:
     """Have groups list the array that stands there, which they may have left out for a while."""
     document = over.target.document_if_there
     if document is not None:
-        over.consolidate(document, over.target.durability(), over.run)
+        over.consolidate(document)
 
 
 def _is_own(over: RunDirectory) -> bool:
@@ -889,8 +891,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
             _clear_edges(over, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
-            listed = present_listed(part, over)
-            over.change(listed, over.target.durability(), over.run)
+            over.change(present_listed(part, over))
         _tell_receipt(over, part, store, found, is_begun, may_be_there)
 
 
@@ -950,8 +951,6 @@ def _clear_edges(
     check: Callable[[], None],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
-    # for arrays that have become smaller
-
     array = parse_metadata(json.dumps(over.target.document))
     first, counts = part.first_shard, part.grid.counts
     shards = [
@@ -1029,7 +1028,7 @@ def _tell_receipt(
     )
     if changes is not None and not over.keeps_values:
         told = _given_up(told, over, changes)
-    over.leave(told, over.target.durability(), over.run)
+    over.leave(told)
 
 
 def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
@@ -1056,9 +1055,4 @@ def metadata_of(run: RunDirectory) -> ArrayMetadata:
             "after a look, and keep it",
             path=str(run.path),
         )
-    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
-    stop = tuple(
-        min((a + k) * s, n)
-        for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True)
-    )
-    return metadata.window_of(Box(start, stop))[0]
+    return metadata.window_of(grid.box_of_shards(first, counts))[0]

@@ -34,7 +34,7 @@ from shardwrite.place.base import (
     hierarchy_document,
     names_above,
 )
-from shardwrite.place.directory import Directory, remove_temporaries
+from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.stores.base import (
     ObjectEditor,
@@ -485,10 +485,6 @@ class TransformerPlace(InStore):
             for path in directory.stale_temporaries(drivers_alive)
             if self.base.is_own_directory(Path(path).parent.relative_to(directory.path).as_posix())
         ]
-
-    def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
-        """See :meth:`Place.sweep`."""
-        return remove_temporaries(self.stale_temporaries(drivers_alive))
 
     def make_directories(self, keys: Iterable[str], durability: str) -> None:
         """See :meth:`Place.make_directories`."""

@@ -13,12 +13,12 @@ from shardwrite._dataclass import dataclass
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
-from shardwrite.errors import JournalError, SpecError
+from shardwrite.errors import SpecError
 from shardwrite.format.node import kind_of_document
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.documents import discard_claims
-from shardwrite.journal.neighbours import give_up, look_beside, tidied_neighbours, unfinished
-from shardwrite.journal.rundir import RunDirectory, holding, located, refuse_unfinished
+from shardwrite.journal.neighbours import give_up, tidied_neighbours, unfinished
+from shardwrite.journal.rundir import RunDirectory, holding, located
 from shardwrite.journal.takeover import tidy_home
 from shardwrite.operations.keywords import (
     EraseArguments,
@@ -42,7 +42,7 @@ from shardwrite.plan.partition import check_region
 from shardwrite.plan.plan import Plan
 from shardwrite.plan.regions import as_region
 from shardwrite.read.array import open_at, open_sharded
-from shardwrite.read.hierarchy import Hierarchy, documents_below
+from shardwrite.read.hierarchy import documents_below
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.job import Job, RunOptions, target_of_update
@@ -180,17 +180,12 @@ def write_into(call: RegionArguments) -> WriteResult | Delayed | dask.array.Arra
     target, engine = target.exclusively(when=call.exclusive), active_engine()
     options, run = options_from(call, PlanOptions), options_from(call, RunOptions, mode="r+")
     where = Where(call.region, call.axis, call.casting)
-    if not call.compute:
-        with holding(target):
-            source, job = region_job(call.x, target, where, engine, options, run)
-            (job,) = staged_where_read([job], engine, is_asked=call.staged)
-            rest = as_delayed([job], engine)
-        return stored_array(job, source, rest) if call.return_stored else rest
     with holding(target):  # as the plan depends on what earlier runs have left
         source, job = region_job(call.x, target, where, engine, options, run)
         (job,) = staged_where_read([job], engine, is_asked=call.staged)
-        (result,) = execute_staged([job], engine, call.progress)
-    return stored_array(job, source) if call.return_stored else result
+        rest = None if call.compute else as_delayed([job], engine)
+        done = execute_staged([job], engine, call.progress)[0] if rest is None else rest
+    return stored_array(job, source, rest) if call.return_stored else done
 
 
 def region_job(
@@ -357,45 +352,3 @@ def nothing_in(store: Any, region: Any, name: str | None) -> tuple[dask.array.Ar
     sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))
     nothing = dask.array.broadcast_to(dask.array.from_array(fill), box.shape, chunks=sizes)
     return nothing, box.slices[:-1]
-
-
-# ---- Hierarchies with open runs, which are neither converted nor copied
-
-
-_END_IT = (
-    "Finish it by the same call, or give it up with abandon (shardwrite abandon), and then convert "
-    "or copy the array"
-)
-
-
-def refuse_runs(tree: Hierarchy, *, is_kept: bool = False) -> None:
-    """Refuse a hierarchy if a run on one of its arrays has not ended.
-
-    - `is_kept`: whether the hierarchy is only read. Untrusted state beside it is then ignored,
-      because anybody may have put it there.
-    """
-    for name, source in tree.arrays:
-        place = tree.at(name)
-        if not isinstance(place, Directory):
-            unknown = place.unknown_run()  # its state may lie in another array, or elsewhere
-            if unknown is not None:
-                raise JournalError(f"{unknown.told}. {_END_IT}", path=source.label)
-            refuse_unfinished(place, _END_IT)
-            continue
-        beside = look_beside(Target(place, place.beside))
-        if beside.untrusted is not None and not is_kept:
-            raise beside.untrusted
-        if beside.run is not None and beside.run.makes_array:
-            why = (
-                f"the run that replaces {source.label} has not ended, and may do so meanwhile"
-                if beside.run.is_aside
-                else f"the run that makes {source.label} has not ended, so shards are missing"
-            )
-            raise JournalError(
-                f"{why}. Make the same call again to finish it, and then convert or copy the array",
-                path=str(place.beside),
-            )
-        if beside.run is not None or beside.updates:
-            raise JournalError(
-                f"a run on {source.label} has not ended. {_END_IT}", path=str(place.beside)
-            )

@@ -24,7 +24,6 @@ its run state lies. If that state lies in the array's bucket, the copies lie the
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
@@ -36,17 +35,15 @@ from shardwrite.encode.reader import ShardReader, scan_for_end, shard_up_to
 from shardwrite.errors import (
     CorruptShardError,
     IncompleteError,
-    JournalError,
-    RunEndedError,
-    StoreError,
 )
 from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
-from shardwrite.grid import Box, Shape, ravel
+from shardwrite.grid import Shape, ravel
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
-from shardwrite.journal.neighbours import begin_passing, give_up
+from shardwrite.journal.neighbours import begin_passing, giving_up
+from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import (
     end_run,
@@ -59,7 +56,6 @@ from shardwrite.journal.undo import read_over
 from shardwrite.place.base import QUARANTINE_PREFIX
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
-from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.signatures import signature_of
@@ -251,86 +247,53 @@ def salvage_shards(
     - Raises IncompleteError if this process was asked to stop.
     """
     if making is not None:
-        with taking_part(making.path, driver := _name()):
+        making = making.written_by(new_name())
+        with taking_part(making.path, making.driver):
             known = OldShards.of(target, metadata)
-            salvage = _Salvage(target, _spec(target, metadata, making, driver), ledger, known)
+            spec = WriteSpec.of_passing(making, target.store, metadata, FixedOrder())
+            salvage = _Salvage(target, spec, ledger, known)
             recover_changes(making.path, salvage.spec.store, metadata)
             return salvage.cut(torn)
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
-    try:
-        with ended_or(directory), taking_part(directory.shared, driver := _name()):
-            known = OldShards.of(target, metadata)
-            salvage = _Salvage(target, _spec(target, part, directory, driver), None, known)
-            # An earlier state of a shard may hold chunks that were erased since then.
-            list_before(directory, part, _box_of(part), target.durability(), driver)
-            texts = salvage.cut(local)
-            _end(directory, salvage, driver)
-            return texts
-    except Exception:
-        # The first error is raised, not one of the clean-up.
-        with contextlib.suppress(StoreError, JournalError, RunEndedError):
-            give_up(directory)
-        raise
-
-
-def _name() -> str:
-    return uuid.uuid4().hex[:12]
+    with (
+        giving_up(directory),
+        ended_or(directory),
+        taking_part(directory.shared, directory.driver),
+    ):
+        known = OldShards.of(target, metadata)
+        spec = WriteSpec.of_passing(directory, target.store, part, FixedOrder())
+        salvage = _Salvage(target, spec, None, known)
+        # An earlier state of a shard may hold chunks that were erased since then.
+        list_before(directory, part, metadata.grid.box_of_shards(first, part.grid.counts))
+        texts = salvage.cut(local)
+        _end(directory, salvage)
+        return texts
 
 
 def _begin(
     target: Target, metadata: ArrayMetadata, torn: Sequence[Shape]
 ) -> tuple[RunDirectory, ArrayMetadata, Shape]:
     """Begin a run; return it, the part of the array that it writes, and that part's first shard."""
-    grid, along = metadata.grid, list(zip(*torn, strict=True))
-    start = tuple(min(places) * s for places, s in zip(along, grid.shards, strict=True))
-    stop = tuple(
-        min((max(places) + 1) * s, n)
-        for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
-    )
-    part, _ = metadata.window_of(Box(start, stop))
-    identity = Identity(mode="r+", salvage=True, region=Box(start, stop).bounds)
-    window = ShardWindow(part.first_shard, part.grid.counts)
+    along = list(zip(*torn, strict=True))
+    first, last = tuple(map(min, along)), tuple(map(max, along))
+    counts = tuple(b + 1 - a for a, b in zip(first, last, strict=True))
+    box = metadata.grid.box_of_shards(first, counts)
+    identity = Identity(mode="r+", salvage=True, region=box.bounds)
+    window = ShardWindow(first, counts)
     directory = begin_passing(target, "salvage", metadata.text, identity, window)
-    return directory, part, part.first_shard
+    return directory, metadata.window_of(box)[0], first
 
 
-def _box_of(part: ArrayMetadata) -> Box:
-    """Box of a part of an array, in coordinates of the array."""
-    grid = part.grid
-    start = tuple(a * s for a, s in zip(part.first_shard, grid.shards, strict=True))
-    return Box.from_shape(start, grid.shape)
-
-
-def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: str) -> WriteSpec:
-    return WriteSpec(
-        metadata=part,
-        strategy=FixedOrder(),
-        store=target.store,
-        run_path=str(directory.shared),
-        claims=str(directory.path),
-        parts=str(directory.parts(driver)),
-        driver=driver,
-        durability=target.durability(),
-        write_empty_chunks=False,
-        batch_nbytes=BATCH_NBYTES,
-        spool_ratio=1.0,
-        source_dtype=part.dtype,
-        exists=True,
-    )
-
-
-def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
+def _end(directory: RunDirectory, salvage: _Salvage) -> None:
     """Enter the shards into the receipt of the array, and end the run."""
-    target = directory.target
-    level = target.durability()
-    with as_store_error(target.label, "cannot end"):
-        listed = present_listed(salvage.spec.metadata, salvage.spec)
+    part, level = salvage.spec.metadata, directory.level
+    with as_store_error(directory.target.label, "cannot end"):
+        listed = present_listed(part, salvage.spec)
         with directory.ending():
-            directory.change(listed, level, driver)
-            receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, level)
-            directory.leave(receipt, level, driver)
-        end_run(directory, own_journals(driver))
+            directory.change(listed)
+            directory.leave(updated_receipt(directory, part, salvage.ledger, {}, level))
+        end_run(directory, own_journals(directory.driver))
 
 
 @dataclass(slots=True)

@@ -201,9 +201,8 @@ class ArraySteps:
     def check_new(self, target: Target, metadata: ArrayMetadata, run_dir: Any) -> None:
         """Refuse to begin an array that something around its place cannot take."""
 
-    def among_others(self, target: Target, run_dir: Any) -> Target:
+    def among_others(self, target: Target, run_dir: Any) -> Target:  # noqa: ARG002
         """The place of an array that one run makes with others."""
-        del run_dir
         return target
 
     def prepare(

@@ -9,11 +9,9 @@ array, so that no update goes on meanwhile. If it dies, it is given up like a sa
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from types import MappingProxyType
@@ -28,7 +26,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
-from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.errors import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
 from shardwrite.format.node import kind_of_document, without_keys
 from shardwrite.format.passage import passage_between
@@ -41,7 +39,7 @@ from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import (
     Beside,
     begin_passing,
-    give_up,
+    giving_up,
     look_beside,
 )
 from shardwrite.journal.receipt import Contents, read_receipt
@@ -107,19 +105,12 @@ def accept_as_it_is(target: Target, array: ShardedArray, bad: Sequence[tuple[str
     identity = Identity(mode="r+", salvage=True, region=grid.whole.bounds)
     window = ShardWindow((0,) * grid.ndim, grid.counts)
     directory = begin_passing(target, "accept", array.metadata.text, identity, window)
-    try:
-        with taking_part(directory.shared, driver := uuid.uuid4().hex[:12]):
-            _accept(directory, array, driver)
-    except Exception:
-        # The first error is raised, not one of the clean-up.
-        with contextlib.suppress(StoreError, JournalError, RunEndedError):
-            give_up(directory)
-        raise
+    with giving_up(directory), taking_part(directory.shared, directory.driver):
+        _accept(directory, array)
 
 
-def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
+def _accept(directory: RunDirectory, array: ShardedArray) -> None:
     target, metadata = directory.target, array.metadata
-    level = target.durability()
     sizes = stored_sizes(active_engine(), array, np.arange(metadata.grid.n_shards))
     with as_store_error(target.label, "cannot accept"):
         listed = present_listed(metadata, target)
@@ -130,16 +121,19 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
                     f"the metadata of {target.label} have changed meanwhile; verify it again",
                     path=target.label,
                 )
-            directory.change(listed, level, driver)
+            directory.change(listed)
             nothing = Ledger(metadata.grid)
             # Another program may have changed what earlier updates have written.
-            receipt = updated_receipt(directory, metadata, nothing, {}, level).all_replaced()
+            receipt = updated_receipt(directory, metadata, nothing, {}, directory.level)
             contents = Contents.of(np.maximum(sizes, 0))
             accepted = replace(
-                receipt, empty=contents.empty, sizes=contents.sizes, accepted=document
+                receipt.all_replaced(),
+                empty=contents.empty,
+                sizes=contents.sizes,
+                accepted=document,
             )
-            directory.leave(accepted, level, driver)
-        end_run(directory, own_journals(driver))
+            directory.leave(accepted)
+        end_run(directory, own_journals(directory.driver))
 
 
 # ---- Consolidated metadata of groups

@@ -7,6 +7,7 @@ directory of its own, which `place.target` names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -132,6 +133,7 @@ class Place(Protocol):
     @property
     def rights_like(self) -> Path | None:
         """Directory whose mode and group the directory of a run takes, if there is one."""
+        return None
 
     @property
     def store(self) -> Store:
@@ -201,9 +203,11 @@ class Place(Protocol):
 
     def is_link(self) -> bool:
         """Whether it is a symbolic link."""
+        return False
 
     def is_mount_point(self) -> bool:
         """Whether another file system is mounted there."""
+        return False
 
     def is_occupied(self) -> bool:
         """Whether anything stands there, be it an empty directory."""
@@ -222,6 +226,7 @@ class Place(Protocol):
 
     def has_something(self, key: str) -> bool:
         """Whether something of which a copy can be kept stands at the key of a shard."""
+        return self.has_object(key)
 
     def has(self, leaf: str) -> bool:
         """Whether there is a document or a receipt of this name."""
@@ -284,14 +289,16 @@ class Place(Protocol):
         - `is_new`: whether no array stood there when the run began.
         """
 
-    def clear(self, run: Owner, keys: Collection[str]) -> None:
+    def clear(self, run: Owner, keys: Collection[str]) -> None:  # noqa: ARG002
         """Remove what is left of the old array, right before the new one is published."""
+        return
 
     def take_away(self, run: Owner) -> None:
         """Remove the array that a run was making, and put back the old one, if it was set aside."""
 
-    def check_mark(self, run: Owner) -> None:
+    def check_mark(self, run: Owner) -> None:  # noqa: ARG002
         """Verify that what stands there is still what the run has written."""
+        return
 
     def remove_mark(self, run: Owner) -> None:
         """Remove what marks the array as that of the run, at the end of the run."""
@@ -305,21 +312,34 @@ class Place(Protocol):
     def foreign(self, is_shard: Callable[[str], bool]) -> Iterator[str]:
         """Names of what lies there and is no shard, no temporary of one, and no state of a run."""
 
-    def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Collection[str]:
+    def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Collection[str]:  # noqa: ARG002
         """List the array, and find the temporaries of drivers that are not alive.
 
         - `drivers_alive`: gives the names of the living drivers. It is called after the array was
           listed.
         """
+        return ()
 
     def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
         """Remove `stale_temporaries`, and return how many there were."""
+        return remove_temporaries(self.stale_temporaries(drivers_alive))
 
-    def make_directories(self, keys: Iterable[str], durability: str) -> None:
+    def make_directories(self, keys: Iterable[str], durability: str) -> None:  # noqa: ARG002
         """Make the directories of some objects before many processes need them."""
+        return
 
     def keep_copy(self, key: str, copy: Path, durability: str) -> None:
         """Copy an object to a new file of this machine."""
+
+
+def remove_temporaries(paths: Iterable[str]) -> int:
+    """Remove temporary files, of which some may be gone, and return how many were there."""
+    n_removed = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            n_removed += 1
+    return n_removed
 
 
 def names_above(name: str) -> list[str]:

@@ -289,9 +289,6 @@ class Directory(Place):
                 os.rename(fresh, self.path)
         make_directories(self.path, durability)
 
-    def clear(self, run: Owner, keys: Collection[str]) -> None:
-        """See :meth:`Place.clear`; the old array was set aside as a whole."""
-
     def take_away(self, run: Owner) -> None:
         """See :meth:`Place.take_away`; the array is moved into the directory of the run.
 
@@ -336,9 +333,6 @@ class Directory(Place):
 
     def _mark_of(self, run: Owner) -> Path:
         return self.path / MARKS / f"{run.run}.json"
-
-    def check_mark(self, run: Owner) -> None:
-        """See :meth:`Place.check_mark`; it is looked at before a run changes anything."""
 
     def remove_mark(self, run: Owner) -> None:
         """See :meth:`Place.remove_mark`."""
@@ -397,10 +391,6 @@ class Directory(Place):
             if f".{path.name.removesuffix(TEMPORARY_SUFFIX)}".split(".")[-2] not in alive
         ]
 
-    def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
-        """See :meth:`Place.sweep`."""
-        return remove_temporaries(self.stale_temporaries(drivers_alive))
-
     def make_directories(self, keys: Iterable[str], durability: str) -> None:
         """See :meth:`Place.make_directories`.
 
@@ -444,16 +434,6 @@ def put_back(old: Path, place: Path) -> None:
             key=str(place),
             errno=errno.ENOTEMPTY,
         )
-
-
-def remove_temporaries(paths: Iterable[str]) -> int:
-    """Remove temporary files, of which some may be gone, and return how many were there."""
-    n_removed = 0
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-            n_removed += 1
-    return n_removed
 
 
 def _mount_points() -> set[str]:

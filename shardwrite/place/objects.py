@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,6 @@ class InStore(Place):
         return f"/{self.name}"
 
     @property
-    def rights_like(self) -> None:
-        """See :class:`Place`."""
-        return
-
-    @property
     def store(self) -> Store:
         """See :attr:`Place.store`."""
         return self.base.at(self.name) if self.name else self.base
@@ -222,14 +217,6 @@ class InStore(Place):
         except ValueError:
             return "torn"
 
-    def is_link(self) -> bool:
-        """See :meth:`Place.is_link`."""
-        return False
-
-    def is_mount_point(self) -> bool:
-        """See :meth:`Place.is_mount_point`."""
-        return False
-
     def is_occupied(self) -> bool:
         """See :meth:`Place.is_occupied`."""
         is_occupied = any(True for _ in self._keys())
@@ -284,10 +271,6 @@ class InStore(Place):
             data = bytes(reader.read(0, reader.nbytes))
         self._note(leaf, data, reader.version)
         return _content(leaf, data) is not None
-
-    def has_something(self, key: str) -> bool:
-        """See :meth:`Place.has_something`."""
-        return self.has_object(key)
 
     def read(self, leaf: str) -> bytes | None:
         """See :meth:`Place.read`."""
@@ -640,17 +623,6 @@ class InStore(Place):
         """Transaction that may remove some objects."""
         proof = run.proof(lambda: keys)
         return self.store.transaction("none", f"{uuid.uuid4().hex}.0", check, proof=proof)
-
-    def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Sequence[str]:  # noqa: ARG002
-        """See :meth:`Place.stale_temporaries`; such a store has none."""
-        return ()
-
-    def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:  # noqa: ARG002
-        """See :meth:`Place.sweep`."""
-        return 0
-
-    def make_directories(self, keys: Iterable[str], durability: str) -> None:
-        """See :meth:`Place.make_directories`; such a store has none."""
 
     def keep_copy(self, key: str, copy: Path, durability: str) -> None:
         """See :meth:`Place.keep_copy`."""

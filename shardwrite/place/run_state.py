@@ -24,11 +24,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardwrite._dataclass import dataclass
 from shardwrite._lazy import if_loaded
 from shardwrite.config.table import RUN_DIR, value_of
 from shardwrite.errors import SpecError
-from shardwrite.place.base import Place
 from shardwrite.stores.base import Store, token_of
 from shardwrite.stores.directories import RUN_SUFFIX
 from shardwrite.stores.looking import as_store_error, local_path
@@ -40,25 +38,18 @@ _lock = threading.RLock()
 _directories: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """Where the state of the runs on an array lies."""
-
-    path: Path  # its directory
-    # Whether the directory belongs to this process alone, and the state lies in the array's store
-    in_store: bool = False
-
-
 def _is_path(chosen: Any) -> bool:
     """Whether something can be the path of a directory."""
     path = os.fsdecode(chosen) if isinstance(chosen, str | os.PathLike) else ""
     return path != "" and "\0" not in path
 
 
-def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
+def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> tuple[Path, bool]:
     """Directory of the run state of an array in a store.
 
     - `is_read`: promise that nothing will be written. A directory that does not exist will do.
+    - Returns: also whether the directory belongs to this process alone, and the state lies in the
+      array's store.
     """
     chosen = value_of(RUN_DIR) if run_dir is None else run_dir
     if chosen is not None and not _is_path(chosen):
@@ -71,7 +62,7 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
         chosen = private_directory(os.getpid())
     if chosen is None:
         if is_read:
-            return RunState(Path(tempfile.gettempdir(), f"none-{uuid.uuid4().hex}"))
+            return Path(tempfile.gettempdir(), f"none-{uuid.uuid4().hex}"), False
         raise SpecError(
             "the array lies in no directory, so the state of a run has no place beside it",
             field="run_dir",
@@ -88,7 +79,7 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
             value=str(directory),
             remedy="give a directory outside of it",
         )
-    return RunState(directory / state_name(place), in_store)
+    return directory / state_name(place), in_store
 
 
 def state_name(place: InStore) -> str:
@@ -130,20 +121,6 @@ def private_directory(pid: int) -> str:  # noqa: ARG001 (a process that was fork
 def _discard_private(path: str, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
-    """Directory for the run state of what is copied from a directory, beside that directory.
-
-    - `source`: the directory; None if the source lies in none.
-    - Returns: None if the state has a place already, or needs a directory that only a user can
-      name.
-    """
-    is_known = run_dir is not None or value_of(RUN_DIR) is not None
-    in_store = if_loaded("shardwrite.place.objects", "InStore")
-    if is_known or source is None or not isinstance(place, in_store) or place.base.is_in_memory:
-        return run_dir
-    return source.parent / f"{source.name}.upload{RUN_SUFFIX}"
 
 
 @contextlib.contextmanager

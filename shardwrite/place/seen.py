@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
@@ -155,36 +155,3 @@ def _names_in(directory: Path) -> frozenset[str] | None:
         return frozenset(names_in(directory))
     except StoreError:
         return None
-
-
-class Sees(Protocol):
-    """A place that can say what was seen there."""
-
-    @property
-    def seen(self) -> Seen | None:
-        """Objects that the call which uses the place has read; None if nothing is kept."""
-
-
-class Placed(Protocol):
-    """A target whose array lies at such a place."""
-
-    @property
-    def place(self) -> Sees:
-        """Where the array lies."""
-
-    @property
-    def in_store(self) -> bool:
-        """Whether the state of its runs lies in a bucket."""
-
-
-@contextlib.contextmanager
-def remembering(targets: Iterable[Placed]) -> Iterator[None]:
-    """Have documents of some arrays, and of what lies above them, read once inside the block.
-
-    - `targets`: the arrays. Only if their run state lies in a bucket does one process work alone.
-    """
-    each = (target.place.seen for target in targets if target.in_store)
-    with contextlib.ExitStack() as stack:
-        for seen in {id(seen): seen for seen in each if seen is not None}.values():
-            stack.enter_context(seen.remembering())
-        yield

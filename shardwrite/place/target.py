@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import stat
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -55,6 +56,7 @@ __all__ = [
     "is_zip_store",
     "missing_document",
     "refuse_names",
+    "remembering",
     "resolve_new",
     "resolve_place",
     "resolve_target",
@@ -373,9 +375,8 @@ def target_at(
 
     if run_dir is None and value_of(RUN_DIR) is None:
         run_dir = place.default_run_dir
-    state = run_state_of(place, run_dir, is_read=is_read)
-    in_bucket = StateInBucket(place, state.path) if state.in_store else None
-    return Target(place, state.path, state=in_bucket)
+    path, in_store = run_state_of(place, run_dir, is_read=is_read)
+    return Target(place, path, state=StateInBucket(place, path) if in_store else None)
 
 
 def resolve_place(
@@ -905,6 +906,19 @@ def standing(targets: Iterable[Target]) -> Callable[[Path], bool]:
         return bool(mode_of(path, follow=False)) if there is None else path.name in there
 
     return stands
+
+
+@contextlib.contextmanager
+def remembering(targets: Iterable[Target]) -> Iterator[None]:
+    """Have documents of some arrays, and of what lies above them, read once inside the block.
+
+    - `targets`: the arrays. Only if their run state lies in a bucket does one process work alone.
+    """
+    each = (target.place.seen for target in targets if target.in_store)
+    with contextlib.ExitStack() as stack:
+        for seen in {id(seen): seen for seen in each if seen is not None}.values():
+            stack.enter_context(seen.remembering())
+        yield
 
 
 def ways_to(targets: Sequence[Target]) -> list[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardwrite._dataclass import dataclass
@@ -111,10 +111,6 @@ class Partition:
             Box(tuple(s[0] for s in pair), tuple(s[1] for s in pair))
             for pair in itertools.product(*spans)
         ]
-
-    def group_boxes(self) -> Iterator[Box]:
-        """Iterate over the boxes of all groups in row-major order."""
-        return (self.group_box(rank) for rank in range(self.n_groups))
 
 
 def _checked(runs: Runs, n: int) -> Edges:
@@ -286,9 +282,6 @@ _MAX_EDGES = 2**25  # tasks along one axis
 _MAX_TASKS = 2**32
 # memory for an inner chunk's entry while an index is made: offset and size, table, encoded table
 _INDEX_NBYTES = 48
-_ENTRY_NBYTES = 16  # an inner chunk's entry in an index
-_FREE_INDEX_NBYTES = 2**24  # an index that costs little, however small its file is
-_MAX_INDEX_SHARE = 4  # most bytes of indexes for each byte of the files that get them
 
 
 # numpy has 64, and an array that is cut into inner chunks has two for each axis
@@ -394,21 +387,6 @@ def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
         remedy = f"write nearer to the array's end: at most {MAX_SHARDS:,} can be looked at"
         raise SpecError(
             f"would have {n_shards:,} shards", field="shape", value=tuple(shape), remedy=remedy
-        )
-
-
-def check_indexes(grid: ShardGrid, files: Sequence[str], nbytes: int) -> None:
-    """Refuse files that store few of their chunks, and whose indexes would be far larger."""
-    n_chunks = grid.n_chunks_per_shard
-    each = _ENTRY_NBYTES * n_chunks
-    if each > _FREE_INDEX_NBYTES and each * len(files) > _MAX_INDEX_SHARE * nbytes:
-        raise SpecError(
-            f"the dataset has {n_chunks:,} chunks, of which few are stored. The index of Zarr has "
-            f"an entry for each of them, and would take {each:,} bytes in each shard. All files "
-            f"together have {nbytes:,} bytes",
-            field="files",
-            value=files[0],
-            remedy="write the values in larger chunks, with shardwrite write --chunks",
         )
 
 

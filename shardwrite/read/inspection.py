@@ -19,7 +19,7 @@ from shardwrite.encode.reader import ShardReader
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
 from shardwrite.format.order import permutation
-from shardwrite.grid import Shape, ShardGrid, unravel
+from shardwrite.grid import Shape, unravel
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.present import BATCH_INDEXES, Coords, coords_in, ranks_with_objects, together
@@ -400,9 +400,6 @@ def _chunks(array: ShardedArray, ranks: Sequence[int]) -> tuple[int, Coords]:
 # ---- Survey of an array before its conversion
 
 
-_MOST_LOOKED_AT = 20_000
-
-
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What an array consists of."""
@@ -422,27 +419,6 @@ class Survey:
             return self.n_files
         return 0 if self.ranks is None else len(self.ranks)
 
-    def n_objects_in(self, source: ShardGrid, target: ShardGrid, *, is_sharded: bool) -> int:
-        """Number of objects that the same chunks make in another grid, at most."""
-        if not is_sharded and source.chunks == target.chunks and not self.is_estimate:
-            return self.n_chunks
-        if self.ranks is None:
-            return target.n_shards
-        if not len(self.ranks):
-            return 0
-        if not source.ndim:
-            return 1
-        index = np.unravel_index(self.ranks, source.counts)
-        firsts, n_each = [], np.ones(len(self.ranks), dtype=np.int64)
-        for at, s, t, n in zip(index, source.shards, target.shards, source.shape, strict=True):
-            first = at * s // t
-            last = (np.minimum((at + 1) * s, n) - 1) // t
-            firsts.append(first)
-            n_each *= last - first + 1
-        if (n_each == 1).all():
-            return len(np.unique(np.ravel_multi_index(firsts, target.counts)))
-        return int(min(n_each.sum(), target.n_shards))
-
 
 def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
     """List an array, and return the row-major ranks of the shards that have an object.
@@ -452,25 +428,3 @@ def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
     metadata = array.metadata
     check_whole(metadata.grid, label)
     return np.array(ranks_with_objects(metadata, array.store), np.int64)
-
-
-def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
-    """List an array, and look at its objects.
-
-    - Raises CorruptShardError if an object that was looked at is bad.
-    """
-    ranks = ranks_of_objects(array, label)
-    looked_at = ranks
-    if len(ranks) > _MOST_LOOKED_AT:
-        looked_at = ranks[np.linspace(0, len(ranks) - 1, _MOST_LOOKED_AT).astype(np.int64)]
-    table = inspect_shards(engine, array, looked_at, deep=False)
-    table.refuse_bad(label)
-    share = len(ranks) / len(looked_at) if len(looked_at) else 1.0
-    if share == 1:
-        ranks = ranks[table.is_present]
-    return Survey(
-        ranks,
-        round(int(table.n_chunks.sum()) * share),
-        round(int(table.stored_nbytes.sum()) * share),
-        share > 1,
-    )

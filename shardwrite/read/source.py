@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 # ---- Attributes, in the form of JSON that Zarr and xarray use
 
 
-_OF_DECODING = {
-    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
-    *("units", "calendar", "dtype"),
-}
-
 _MAX_NBYTES = 1 << 20  # what a reader may have to parse before it sees the array
 
 
@@ -68,21 +63,6 @@ def as_attributes(
             reason = f"it is too large: {nbytes:,} bytes as JSON"
         warnings.warn(f"{path}: the attribute {name!r} is left out, since {reason}", stacklevel=2)
     return kept
-
-
-def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
-    """Attributes by which xarray decodes values: single numbers with their types, and text.
-
-    The result of decoding has a type that depends on theirs.
-    """
-    typed: dict[str, object] = {}
-    for name in _OF_DECODING & set(attributes):
-        value = attributes[name]
-        if np.size(value) == 1:
-            value = np.asarray(value).reshape(-1)[0]
-        is_text = isinstance(value, bytes) and name != "_FillValue"
-        typed[name] = value.decode("utf-8", "replace") if is_text else value
-    return typed
 
 
 def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Arrays that exist and are to be converted: opened, named, and told from one another.
+"""Arrays that exist and are to be converted: opened, and named.
 
 An array whose chunks have other names than its metadata say reads as the fill value everywhere. So
 a copy of it would be wrong, without an error.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 from shardwrite._dataclass import dataclass
@@ -27,7 +25,7 @@ from shardwrite.read.array import ShardedArray, described_by
 from shardwrite.read.inspection import Survey
 from shardwrite.seams import needed
 from shardwrite.stores.base import CopyLimits
-from shardwrite.stores.looking import as_store_error, parse_document
+from shardwrite.stores.looking import parse_document
 
 # ---- Objects that are named like chunks of another metadata
 
@@ -251,41 +249,3 @@ def parsed_at(place: Place, leaf: str) -> Any:
     """A document at a place, parsed; None if it is missing."""
     data = place.read(leaf)
     return None if data is None else parse_document(data, f"{place.label}/{leaf}")
-
-
-def check_apart(source: Place, target: Place) -> None:
-    """Refuse two places of which one is the other, or lies in it."""
-    source_path, other = source.store.local_path, target.store.local_root
-    if source_path is not None and other is not None:
-        paths = Path(os.path.realpath(source_path)), Path(os.path.realpath(other))
-        is_apart = not (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]))
-        is_apart &= not _is_same_directory(*paths)
-    else:
-        tokens = _beginning(source), _beginning(target)
-        is_apart = not (tokens[0].startswith(tokens[1]) or tokens[1].startswith(tokens[0]))
-    if not is_apart:
-        raise SpecError(
-            f"lies where {source.label} lies, which is the source",
-            field="dst",
-            value=target.label,
-            remedy="give a place outside of the source",
-        )
-
-
-def _beginning(place: Place) -> str:
-    """How the tokens of all places below a place begin.
-
-    A bucket and a path in it may be opened as one, or one after the other. Then a slash more stands
-    before the path, or after it.
-    """
-    token = place.store.token.replace(" /", " ", 1).rstrip("/")
-    return token if token.endswith(" ") else f"{token}/"
-
-
-def _is_same_directory(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one directory, by whatever mounts."""
-    with as_store_error(str(other), "cannot look at"):
-        try:
-            return os.path.samestat(os.stat(one), os.stat(other))
-        except FileNotFoundError:
-            return False

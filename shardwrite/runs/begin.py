@@ -32,7 +32,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import why_kept
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, ceil_div
+from shardwrite.grid import Box
 from shardwrite.host.stopping import RUNS, tell
 from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
 from shardwrite.journal.documents import check_groups_above, check_lists
@@ -163,7 +163,7 @@ def begin(
     # Of two calls for some of the same arrays, one finds all of these free.
     for session in sorted(sessions, key=lambda session: session.job.target.label):
         with _going_on(session.directory), _cancelling_updates(new, sessions):
-            session.directory.make_room(session.job.durability, session.driver, plain)
+            session.directory.make_room(plain)
     for directory in {session.directory.shared: session.directory for session in sessions}.values():
         with _going_on(directory):
             confirm(directory.target)
@@ -290,8 +290,7 @@ def _begin_all(
                 tell(RUNS, logging.INFO, f"{verb}: {_described(job)}", run=directory.path)
             for directory in {directory.shared: directory for directory, _ in directories}.values():
                 own = [job for job in together if begun[job.target].shared == directory.shared]
-                is_new = directory.run in {run.run for run in new}
-                (_probe_new if is_new else _probe)(own, directory, engine)
+                _probe(own, directory, engine)
                 opened = stack.enter_context(_open(own, [begun[job.target] for job in own]))
                 sessions |= {session.job.target: session for session in opened}
     except BaseException:
@@ -404,7 +403,7 @@ def join(
         tell(RUNS, logging.INFO, told, run=path)
         with as_store_error(str(path), "cannot go on with"):
             if session.directory.record.aside:  # whoever has begun the run may have been killed
-                session.directory.make_room(job.durability, session.driver, set())
+                session.directory.make_room(set())
             session.list_before()
             read = _journals_of(session, joined, files)
             session.catch_up(engine, may_list=may_list, files=read, trusts_journals=trusts_journals)
@@ -417,12 +416,7 @@ def _shards_of(part: Part) -> npt.NDArray[np.bool_]:
     grid = part.plan.metadata.grid
     shards = np.zeros(grid.counts, dtype=bool)
     for box in part.boxes():
-        shards[
-            tuple(
-                slice(a // n, ceil_div(b, n))
-                for (a, b), n in zip(box.bounds, grid.shards, strict=True)
-            )
-        ] = True
+        shards[grid.shard_range(box).slices] = True
     return shards.ravel()
 
 
@@ -551,8 +545,7 @@ def _check_not_nested(jobs: Sequence[Job]) -> None:
 
 def _shards(job: Job) -> Box:
     """Positions of the shards that an update touches."""
-    first, counts = job.plan.first_shard, job.plan.metadata.grid.counts
-    return Box(first, tuple(a + n for a, n in zip(first, counts, strict=True)))
+    return Box.from_shape(job.plan.first_shard, job.plan.metadata.grid.counts)
 
 
 def check_place(job: Job, *, looks_above: bool = True) -> None:
@@ -714,15 +707,6 @@ def _probe(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None
         from shardwrite.write.spool import no_spool  # for its error
 
         raise no_spool(path)
-
-
-def _probe_new(jobs: Sequence[Job], directory: RunDirectory, engine: Engine) -> None:
-    """Check a new run as `_probe` does, and take it back if a worker cannot write there."""
-    try:
-        _probe(jobs, directory, engine)
-    except BaseException:
-        cancel_unused(directory)
-        raise
 
 
 # ---- What a run needs of the store that it writes to

@@ -126,9 +126,18 @@ def _finish_delayed(
     with holding(*(session.job.target for session in todo.sessions)):
         for report in itertools.chain.from_iterable(reports):
             if isinstance(report, _Ended):
-                results = _ended(todo, report.path)
-                return results[0] if len(results) == 1 else results
-        return _finish(todo, cast("Sequence[Sequence[GroupReport]]", reports))
+                return _one_or_all(_ended(todo, report.path))
+        done = cast("Sequence[Sequence[GroupReport]]", reports)
+        with _taking_part(todo.sessions):
+            for session, own in zip(todo.sessions, done, strict=True):
+                for each in own:
+                    session.enter(each)
+            seconds = [sum(each.seconds for each in own) for own in done]
+            return _one_or_all(filled_in(todo.before, finish_together(todo.sessions, seconds)))
+
+
+def _one_or_all(results: list[WriteResult]) -> WriteResult | list[WriteResult]:
+    return results[0] if len(results) == 1 else results
 
 
 def _here(session: Session) -> Session:
@@ -153,16 +162,3 @@ def _taking_part(sessions: Sequence[Session]) -> Iterator[None]:
                     raise RunEndedError("this run has ended, or was given up", path=path)
                 stack.enter_context(taking_part(found.shared, session.driver))
         yield
-
-
-def _finish(
-    todo: _Kept, reports: Sequence[Sequence[GroupReport]]
-) -> WriteResult | list[WriteResult]:
-    """Enter the reports of each session and end its run."""
-    with _taking_part(todo.sessions):
-        for session, done in zip(todo.sessions, reports, strict=True):
-            for report in done:
-                session.enter(report)
-        seconds = [sum(report.seconds for report in done) for done in reports]
-        results = filled_in(todo.before, finish_together(todo.sessions, seconds))
-    return results[0] if len(results) == 1 else results

@@ -54,8 +54,7 @@ from shardwrite.journal.begin import differences, find_run
 from shardwrite.journal.lines import begun_at
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import holding, run_at
-from shardwrite.place.seen import remembering
-from shardwrite.place.target import Target, untouched
+from shardwrite.place.target import Target, remembering, untouched
 from shardwrite.plan.partition import MAX_SHARDS
 from shardwrite.plan.plan import Plan
 from shardwrite.runs.array_plan import BY_CHUNKS, SMALL_NBYTES, warn_of_unnamed

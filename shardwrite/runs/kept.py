@@ -48,9 +48,7 @@ def as_begun(plan: Plan, mode: str, identity: str | None, digest: str) -> Plan |
 
 
 def accepted(job: Job) -> Job:
-    """The job, with the source of the run that it goes on with if `accepts_source`."""
-    if not accepts_source():
-        return job
+    """The job, with the source of the run that it goes on with."""
     for identity, digest in _recorded(job):
         plan = as_begun(job.plan, job.options.mode, identity, digest)
         if plan is not None and plan.source.identity != job.plan.source.identity:

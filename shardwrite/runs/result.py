@@ -22,9 +22,8 @@ from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, remove_around
 from shardwrite.place.target import Target, array_at, check_beside, firsts_of
 from shardwrite.plan.identity import Identity
-from shardwrite.plan.plan import Plan
 from shardwrite.records import RecordError, read
-from shardwrite.results import ABOVE, Facts, Result, counted, duration, human, rounded
+from shardwrite.results import ABOVE, Facts, Result, counted, duration, human
 from shardwrite.runs.job import Job, digest_of, update_in
 
 if TYPE_CHECKING:
@@ -223,41 +222,6 @@ class VolumeResult(WriteResult):
             nbytes = f"{human(each.raw_nbytes)} in, {human(each.stored_nbytes)} out"
             rows.append(("scale", f"{key}: {files}, {nbytes}"))
         return rows
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """What a run took."""
-
-    seconds: float  # duration of the run
-    n_tasks: int  # number of tasks
-    n_resumed: int  # number of shards that were done before
-    resumed_nbytes: int  # decoded bytes of these shards
-    n_retried: int  # number of times that a task was run again
-    n_reread: int = 0  # number of reads that were made again
-
-
-def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteResult:
-    """Make the result of a run from its ledger.
-
-    - `plan`: the plan. If it updates a region, the decoded bytes are those of the region, and
-      otherwise those of the shards that are done.
-    """
-    totals = ledger.totals(plan.metadata.itemsize)
-    return WriteResult(
-        path=path,
-        **(totals if plan.region is None else {**totals, "raw_nbytes": plan.raw_nbytes}),
-        seconds=rounded(effort.seconds),
-        n_tasks=effort.n_tasks,
-        layout=plan.layout,
-        n_resumed_shards=effort.n_resumed,
-        resumed_nbytes=effort.resumed_nbytes,
-        n_retried_tasks=effort.n_retried,
-        n_reread_chunks=effort.n_reread,
-        peak_nbytes_by_process=dict(ledger.peaks),
-        snapshot=None,
-        message=None,
-    )
 
 
 def volume_result(results: Sequence[WriteResult]) -> VolumeResult:

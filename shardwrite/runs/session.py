@@ -57,16 +57,15 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.directory import Directory
-from shardwrite.place.seen import remembering
+from shardwrite.place.target import remembering
 from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.plan import Plan
+from shardwrite.results import rounded
 from shardwrite.runs.job import ChunkSource, Job, Key, TaskBox
 from shardwrite.runs.result import (
-    Effort,
     WriteResult,
     incomplete,
     make_receipt,
-    result_of,
     unreadable,
 )
 from shardwrite.seams import resolve
@@ -74,13 +73,14 @@ from shardwrite.stores.base import take_n_reread
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
-from shardwrite.write.tasks import Unreadable, commit_group
+from shardwrite.write.tasks import SourcePieces, commit_group
 
 if TYPE_CHECKING:
+    from shardwrite.journal.lines import JournalWriter
     from shardwrite.journal.parts import PartDirectory
+    from shardwrite.journal.process import Process
     from shardwrite.place.base import Place
     from shardwrite.read.array import ShardedArray
-    from shardwrite.write.spool import EncodedBlock
 
 
 # ---- Task graphs, made from a plan and a source of chunks
@@ -148,9 +148,9 @@ class GroupGraph:
         for rank, blocks in encoded.items():
             group = self.plan.partition.group_box(rank)
             done = self.ledger.done_within(group)
-            where = _Blocks(group, self._blocks(group, done), done)
+            where = SourcePieces(group, self._blocks(group, done), done)
             key = (f"shardwrite-commit-{self.name}", rank)
-            layer[key] = Task(key, _commit, self.spec, where, List(*blocks))
+            layer[key] = Task(key, commit_group, self.spec, where, List(*blocks))
         return layer, list(layer)
 
     def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
@@ -177,21 +177,6 @@ class GroupGraph:
             plan=self.plan,
             shares_memory=self.shares_memory,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """A group, its blocks, and the positions of its shards that are done."""
-
-    group: Box
-    blocks: tuple[Box, ...]
-    skip: frozenset[Shape]
-
-
-def _commit(
-    spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock | Unreadable]
-) -> GroupReport:
-    return commit_group(spec, where.group, where.blocks, encoded, where.skip)
 
 
 # ---- The session
@@ -233,6 +218,9 @@ class Session:
     only: npt.NDArray[np.bool_] | None = None
     _writes_in: Place | None = None
 
+    def __post_init__(self) -> None:
+        self.directory = self.directory.written_by(self.driver, self.job.options.durability)
+
     @property
     def writes_in(self) -> Place:
         """Where tasks write. It stays the same, so that none writes to an array that is whole."""
@@ -270,6 +258,10 @@ class Session:
     def work_path(self) -> Path:
         """Directory of the run, or of the part, with the lease and the journals of this process."""
         return self.directory.shared if self.part is None else self.part.path
+
+    def _journal(self, author: Process | None = None) -> JournalWriter:
+        """Journal of this process, or of one that could not write its own."""
+        return journal_for(str(self.work_path), self.driver, self.job.durability, author)
 
     @property
     def told_in(self) -> Sequence[Path] | None:
@@ -353,9 +345,7 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         if report.author is not None:
-            path, level = str(self.work_path), self.job.durability
-            journal = journal_for(path, self.driver, level, report.author)
-            journal.append(report.entry.to_dict())
+            self._journal(report.author).append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
         self.n_left += report.n_left
         self.n_reread += report.n_reread
@@ -364,8 +354,7 @@ class Session:
 
     def enter_ledger(self) -> None:
         """Enter all shards of the ledger that are done into the journal of this process."""
-        path, ledger = str(self.directory.shared), self.ledger
-        journal = journal_for(path, self.driver, self.job.durability)
+        ledger, journal = self.ledger, self._journal()
         done = np.flatnonzero(ledger.is_done)
         for ranks in np.split(done, range(_N_IN_LINE, len(done), _N_IN_LINE)):
             entry = Entry(
@@ -436,20 +425,32 @@ class Session:
         note_committed(len(new))
 
     def result(self, seconds: float) -> WriteResult:
-        """Result of the session. That of a part tells of its own shards and groups only."""
+        """Result of the session. That of a part tells of its own shards and groups only.
+
+        The decoded bytes of an update are those of its region, and otherwise those of the shards
+        that are done.
+        """
         plan, part, ledger = self.job.plan, self.job.part, self.ledger
         if part is not None and self.only is not None:
             ledger = Ledger(plan.metadata.grid)
             ledger.take(self.ledger, np.flatnonzero(self.only).tolist())
-        effort = Effort(
-            seconds=seconds,
+        totals = ledger.totals(plan.metadata.itemsize)
+        if plan.region is not None:
+            totals["raw_nbytes"] = plan.raw_nbytes
+        return WriteResult(
+            path=self.job.target.label,
+            **totals,
+            seconds=rounded(seconds),
             n_tasks=plan.n_tasks if part is None else len(part.groups),
-            n_resumed=self.n_resumed,
+            layout=plan.layout,
+            n_resumed_shards=self.n_resumed,
             resumed_nbytes=self.resumed_nbytes,
-            n_retried=self.n_retried,
-            n_reread=self.n_reread + take_n_reread(self._token_read),
+            n_retried_tasks=self.n_retried,
+            n_reread_chunks=self.n_reread + take_n_reread(self._token_read),
+            peak_nbytes_by_process=dict(ledger.peaks),
+            snapshot=None,
+            message=None,
         )
-        return result_of(self.job.target.label, plan, ledger, effort)
 
     def refuse_bad(self) -> None:
         """Raise an error if what some shards are made of cannot be read.
@@ -559,8 +560,7 @@ class Session:
                 self._clear()
             listed = present_listed(metadata, directory)
             if self.job.makes_array:
-                level, driver = self.job.durability, self.driver
-                return directory.publish(level, driver, listed, documents)
+                return directory.publish(listed, documents)
             if self.job.is_update or has_manifest(metadata.document):
                 self._change_document(listed)
         return None
@@ -569,14 +569,13 @@ class Session:
         self, document: Document, others: Sequence[tuple[Place, Document]] = ()
     ) -> None:
         """Publish groups above a new array that are missing; they list others in them, too."""
-        groups, level = self.job.groups, self.job.durability
         with self._publishing():
-            self.directory.publish_groups(document, groups, level, self.driver, others)
+            self.directory.publish_groups(document, self.job.groups, others)
 
     def make_groups(self) -> None:
         """Publish groups above a new array that are missing, before the array has its name."""
         with self._publishing():
-            self.directory.make_groups(self.job.groups, self.job.durability, self.driver)
+            self.directory.make_groups(self.job.groups)
 
     def leave(self, result: WriteResult, documents: Documents | None = None) -> None:
         """Leave a receipt in the array, and a report if one is wanted.
@@ -586,7 +585,7 @@ class Session:
         with self._publishing():
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
-            self.directory.leave(receipt, self.job.durability, self.driver, report, documents)
+            self.directory.leave(receipt, report, documents)
 
     @property
     def writes_documents_together(self) -> bool:
@@ -598,9 +597,8 @@ class Session:
 
     def list_again(self, others: Sequence[Session]) -> None:
         """Have groups list the arrays of some updates of the run as they are now."""
-        targets = [session.job.target for session in others]
         with self._publishing():
-            self.directory.list_again(targets, self.job.durability, self.driver)
+            self.directory.list_again([session.job.target for session in others])
 
     @property
     def siblings(self) -> object:
@@ -610,7 +608,7 @@ class Session:
     def close(self) -> None:
         """Have tasks write no more to a new array that was built aside."""
         with self._publishing():
-            self.directory.close(self.job.durability, self.driver)
+            self.directory.close()
 
     def give_name(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside have its name, where none stood.
@@ -618,7 +616,7 @@ class Session:
         It takes `others`, and returns, what `RunDirectory.hand_over` does.
         """
         with self._publishing():
-            return self.directory.give_name(self.job.durability, self.driver, others)
+            return self.directory.give_name(others)
 
     def hand_over(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside take the place of the old one.
@@ -626,7 +624,7 @@ class Session:
         It takes `others`, and returns, what `RunDirectory.hand_over` does.
         """
         with self._publishing():
-            took = self.directory.hand_over(self.job.durability, self.driver, others)
+            took = self.directory.hand_over(others)
         if not self.directory.is_handed_over:
             raise RunEndedError("another process has ended this run", path=str(self.directory.path))
         return took
@@ -656,7 +654,7 @@ class Session:
         def change(document: Document) -> Document:
             return listed(enlarged(shape, label, document) if self.job.is_update else document)
 
-        directory.change(change, self.job.durability, self.driver)
+        directory.change(change)
 
     def list_before(self) -> None:
         """List the chunks that the job may write in the array's manifest, if it keeps one.
@@ -667,7 +665,7 @@ class Session:
             return
         plan = self.job.plan
         region = plan.array_region or plan.metadata.grid.whole
-        list_before(self.directory, plan.metadata, region, self.job.durability, self.driver)
+        list_before(self.directory, plan.metadata, region)
 
     def put_document(self) -> None:
         """Put the document before the shards, for a store that `commits_later`.
@@ -690,8 +688,7 @@ class Session:
             self.ledger = replay(self.directory, metadata).ledger  # of an earlier call
             self._clear()
         listed = partial(all_listed, metadata, metadata.grid.whole)
-        document = self.directory.publish(self.job.durability, self.driver, listed)
-        self.publish_groups(document)
+        self.publish_groups(self.directory.publish(listed))
 
     def _report(self, seconds: float) -> bytes:
         """Content of the file with the report of the run; the call has taken some seconds."""
@@ -828,8 +825,7 @@ class Session:
                 line = Checked(
                     as_runs(good), ledger.checksum(good), since, deep, self.directory.number
                 )
-                path, level = str(self.work_path), self.job.durability
-                journal_for(path, self.driver, level).append(line.to_dict())
+                self._journal().append(line.to_dict())
 
     def look_again(self, engine: Engine) -> int:
         """Compare each object that was written with the ledger, by its size and its index.
@@ -860,9 +856,7 @@ class Session:
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
         with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
-            journal_for(str(self.work_path), self.driver, self.job.durability).append(
-                {"failed": cause_of(error)}
-            )
+            self._journal().append({"failed": cause_of(error)})
 
     def make_parts(self) -> None:
         """Make the directory for part files, if tasks may need some."""

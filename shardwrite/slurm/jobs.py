@@ -21,14 +21,14 @@ from shardwrite._dataclass import dataclass
 from shardwrite.convert.swap import new_tree_of
 from shardwrite.errors import SpecError, SubmitError
 from shardwrite.host.resources import job_id
-from shardwrite.journal.begin import find_run, runs_below
+from shardwrite.journal.begin import find_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.lock import exclusive
 from shardwrite.journal.neighbours import look_beside
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, record_in
 from shardwrite.journal.state_work import fetched
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import TOGETHER, Target, resolve_target
 from shardwrite.slurm.client import cancel, command_words, queue, root_of
 from shardwrite.slurm.notes import Submitted, submitted
 from shardwrite.stores.directories import RUN_SUFFIX
@@ -55,8 +55,30 @@ def targets_at(target: Target) -> list[Target]:
     place = target.place if new is None else Directory(new)
     if place.kind() != "group":
         root = target if new is None else resolve_target(new, None)
-        return [run.target for run in runs_below(root)] or [root]
+        return [run.target for run in _runs_below(root)] or [root]
     return list(_arrays_in(place, ""))
+
+
+def _runs_below(target: Target) -> list[RunDirectory]:
+    """Runs that write several arrays of the hierarchy at a place: one for each of these arrays.
+
+    Nothing on disk is changed.
+    """
+    found = []
+    for shared in listed(target.beside / TOGETHER, "run-"):
+        for part in sorted(listed(shared), key=lambda part: (len(part.name), part.name)):
+            record = record_in(part / "plan.json")
+            if record is None or record.together is None:
+                continue
+            own = record.together
+            run_path = Path(os.path.normpath(shared.parent / own.state))
+            update = "" if record.makes_array else run_path.name
+            place = target.place.member(own.name)
+            array = Target(place, run_path, update=update).with_run_path(run_path)
+            run = find_run(array)
+            if run is not None and run.shared == shared:
+                found.append(run)
+    return found
 
 
 def spool_at(target: Target) -> Target | None:

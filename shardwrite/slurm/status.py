@@ -12,12 +12,13 @@ import numpy as np
 
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import IncompleteError, SubmitError
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.lease import live_holders, slurm_job
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.neighbours import Beside, look_beside
 from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import read_receipt
-from shardwrite.journal.replay import History, histories, replay
+from shardwrite.journal.replay import journals, replay
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.place.target import Target
 from shardwrite.plan.estimate import Resources
@@ -191,6 +192,43 @@ def _status(target: Target, targets: Sequence[Target]) -> Status:
 
 
 @dataclass(frozen=True, slots=True)
+class _History:
+    """Work of one process on a run, as its journal tells it."""
+
+    driver: str  # name of the driver on whose behalf the process works
+    process: str  # host and pid of the process, separated by a colon
+    job: str  # job of the batch system, as text to display; empty if there is none
+    shards: list[int]  # ranks of the shards in the order in which they were committed
+    # Time from the first line to the last, in seconds. The first time is taken from the clock of
+    # the process's host, the last from that of the file system.
+    seconds: float
+    failures: list[str]  # errors that ended its work; see `cause_of`
+    n_unended: int  # number of tasks that it began to commit and did not end
+
+
+def _histories(run: RunDirectory, metadata: ArrayMetadata) -> list[_History]:
+    """Work of each process that has a journal, alive or not."""
+    found = []
+    n_shards = metadata.grid.n_shards
+    for file in journals(run, n_shards):
+        own = [e for e in file.entries if e.output == run.number and e.fits(n_shards)]
+        shards = [rank for entry in own for rank in entry.shards]
+        seconds = max(0.0, file.changed - file.begun)
+        found.append(
+            _History(
+                file.driver,
+                file.process,
+                file.job,
+                shards,
+                seconds,
+                file.failures,
+                sum(begun.output == run.number for begun in file.unended),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class _Look:
     """What the disk says of a run that has not ended."""
 
@@ -199,7 +237,7 @@ class _Look:
     run: RunDirectory
     plan: Plan
     ledger: Ledger
-    past: Sequence[History]
+    past: Sequence[_History]
     holders: Sequence[Holder]
     known: Submitted
 
@@ -272,7 +310,7 @@ def _look(target: Target) -> _Look | Status:
         return _ended(target, beside)
     plan = plan_begun(run, Resources(1, 1))
     ledger = replay(run, plan.metadata, looking=True).ledger
-    past = histories(run, plan.metadata)
+    past = _histories(run, plan.metadata)
     # Leases are read after the journals, so every process that has a journal here has a lease too,
     # if it lives.
     holders = live_holders(run.shared, looking=True)
@@ -355,7 +393,7 @@ def _decoded_sizes(plan: Plan) -> Any:
 
 
 def _failures(
-    past: Sequence[History], alive: Collection[str], states: Mapping[str, str], *, counts: bool
+    past: Sequence[_History], alive: Collection[str], states: Mapping[str, str], *, counts: bool
 ) -> dict[str, int]:
     """Number of failures by cause, the most frequent first."""
     causes = Counter(cause for history in past for cause in history.failures if counts)
@@ -372,7 +410,7 @@ def _failures(
     return dict(causes.most_common())
 
 
-def _who(history: History) -> str:
+def _who(history: _History) -> str:
     return f"{history.process} {history.job}".strip()
 
 

@@ -12,10 +12,11 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import IO, Any, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
@@ -27,6 +28,30 @@ from shardwrite.sources.base import Request
 from shardwrite.sources.inside import FileInBucket
 
 __all__ = ["choose_dataset", "digest", "identify", "identity_text", "open_binary", "require"]
+
+
+# ---- Attributes by which values are decoded
+
+
+_OF_DECODING = {
+    *("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned"),
+    *("units", "calendar", "dtype"),
+}
+
+
+def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
+    """Attributes by which xarray decodes values: single numbers with their types, and text.
+
+    The result of decoding has a type that depends on theirs.
+    """
+    typed: dict[str, object] = {}
+    for name in _OF_DECODING & set(attributes):
+        value = attributes[name]
+        if np.size(value) == 1:
+            value = np.asarray(value).reshape(-1)[0]
+        is_text = isinstance(value, bytes) and name != "_FillValue"
+        typed[name] = value.decode("utf-8", "replace") if is_text else value
+    return typed
 
 
 # ---- Axes: names, and the length of a step

@@ -29,7 +29,7 @@ from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
 from shardwrite.place.objects import InStore
 from shardwrite.read.array import merge_chunks, open_at, slabs
-from shardwrite.read.source import as_attributes, typed_attributes
+from shardwrite.read.source import as_attributes
 from shardwrite.seams import needed
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
 from shardwrite.sources.common import (
@@ -39,6 +39,7 @@ from shardwrite.sources.common import (
     place_of,
     place_text,
     require,
+    typed_attributes,
 )
 from shardwrite.sources.inside import FileInBucket
 from shardwrite.sources.raw import in_one_piece

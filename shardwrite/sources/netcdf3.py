@@ -11,9 +11,9 @@ import numpy.typing as npt
 from shardwrite._dataclass import dataclass
 from shardwrite.grid import Box
 from shardwrite.read.array import slabs
-from shardwrite.read.source import as_attributes, typed_attributes
+from shardwrite.read.source import as_attributes
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
-from shardwrite.sources.common import FILES, choose_dataset, identify, require
+from shardwrite.sources.common import FILES, choose_dataset, identify, require, typed_attributes
 
 
 @dataclass(frozen=True, slots=True)

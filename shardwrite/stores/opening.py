@@ -80,20 +80,6 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     return Opened(_of_zarr(given, is_read=is_read), path)
 
 
-def refusal_to_write(given: Any) -> SpecError | None:
-    """Why a store cannot be written that a user has given, and that was opened to be read.
-
-    - Returns: the error of `open_store`; None if it can be written.
-    """
-    if isinstance(given, str | os.PathLike | Store):
-        return None
-    try:
-        open_store(given)
-    except SpecError as error:
-        return error.with_traceback(None)
-    return None
-
-
 def _in_memory(url: str) -> Any:
     """Objects in the memory of this process, which zarr-python finds by the same URL.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -44,7 +43,6 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.place.base import shape_of
 from shardwrite.place.target import Target
-from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.read.stored_shard import Backdrop, open_shard
 from shardwrite.runs.result import updated_receipt
@@ -258,26 +256,13 @@ class Window:
         part, _ = whole.window_of(box)
         identity = Identity(mode="r+", stream=True, region=box.bounds, strategy=strategy.label)
         window = ShardWindow(part.first_shard, part.grid.counts)
-        driver = uuid.uuid4().hex[:12]
         with contextlib.ExitStack() as stack:
             stack.enter_context(holding(target))
             directory = begin_passing(target, "stream", whole.text, identity, window, durability)
-            stack.enter_context(taking_part(directory.shared, driver))
+            stack.enter_context(taking_part(directory.shared, directory.driver))
             lease = stack.pop_all()
-        spec = WriteSpec(
-            metadata=part,
-            strategy=strategy,
-            store=target.store,
-            run_path=str(directory.shared),
-            claims=str(directory.path),
-            parts=str(directory.parts(driver)),
-            driver=driver,
-            durability=durability,
-            write_empty_chunks=write_empty,
-            batch_nbytes=BATCH_NBYTES,
-            spool_ratio=1.0,
-            source_dtype=metadata.dtype,
-            exists=True,
+        spec = WriteSpec.of_passing(
+            directory, target.store, part, strategy, write_empty_chunks=write_empty
         )
         return cls(axis, box, directory, spec, Ledger(part.grid), lease, buffers)
 
@@ -365,9 +350,8 @@ class Window:
 
     def list_before(self) -> None:
         """List the inner chunks of the stretch in the array's manifest, if it keeps one."""
-        spec = self.spec
         with as_store_error(self.directory.target.label, "cannot begin"):
-            list_before(self.directory, spec.metadata, self.box, spec.durability, spec.driver)
+            list_before(self.directory, self.spec.metadata, self.box)
 
     def _grown(self, shape: Sequence[int], document: Document) -> Document:
         """Document of the array with a larger shape; a manifest lists all chunks that are new."""
@@ -386,11 +370,7 @@ class Window:
             as_store_error(self.directory.target.label, "cannot publish"),
             self.directory.ending(),
         ):
-            self.directory.change(
-                lambda document: listed(self._grown(shape, document)),
-                self.spec.durability,
-                self.spec.driver,
-            )
+            self.directory.change(lambda document: listed(self._grown(shape, document)))
 
     def end(self, shape: Sequence[int], result: Mapping[str, JSON]) -> None:
         """Publish the shape and the receipt, end the run, and release the lease."""
@@ -402,7 +382,7 @@ class Window:
                 receipt = updated_receipt(
                     self.directory, self.spec.metadata, self.ledger, result, self.spec.durability
                 )
-                self.directory.leave(receipt, self.spec.durability, self.spec.driver)
+                self.directory.leave(receipt)
             end_run(self.directory, own_journals(self.spec.driver))
             self.lease.close()
 

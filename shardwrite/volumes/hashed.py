@@ -448,9 +448,9 @@ class _InShards:
 class _KeepEmptyChunksOf(ArrayChunks):
     """Values of a volume, of which a spool also keeps the empty chunks of some shards."""
 
-    def __init__(self, x: dask.array.Array, kept: _InShards) -> None:
+    def __init__(self, x: dask.array.Array, placed: ScatteredChunks, ranks: frozenset[int]) -> None:
         super().__init__(x)
-        self._kept = kept
+        self._kept = partial(_InShards, placed, ranks)
 
     def specified(self, at: TaskBox) -> TaskBox:
         """See :meth:`ArrayChunks.specified`."""
@@ -484,9 +484,10 @@ def gather_again(x: dask.array.Array, bad: BadShards, options: RepairOptions) ->
     with holding(targets.spool):
         run = tidied_run(targets.spool)
         is_other = run is not None and run.digest != digest_of(plan, "w-")
-    kept = _InShards(placed, bad.ranks)
     values = (
-        _KeepEmptyChunksOf(only, kept) if options.planned.write_empty_chunks else ArrayChunks(only)
+        _KeepEmptyChunksOf(only, placed, bad.ranks)
+        if options.planned.write_empty_chunks
+        else ArrayChunks(only)
     )
     spool = Job(values, plan, targets.spool, replace(options.run, mode="w-", restart=is_other))
     source = replace(plan.source, identity=identity, is_stable=False)

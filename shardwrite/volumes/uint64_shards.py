@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from shardwrite.results import Facts, Result, counted, human
 from shardwrite.stores.base import Capability, Store, require
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error, is_file
-from shardwrite.stores.opening import open_store, refusal_to_write
+from shardwrite.stores.opening import open_store
 from shardwrite.volumes.reading import read_sharding
 from shardwrite.volumes.sharding import (
     ShardingParameters,
@@ -211,7 +212,7 @@ class UInt64Shards(Mapping[int, bytes]):
     ) -> None:
         store = without_kind(store)
         opened = open_store(store, is_read=True)
-        self._refusal = refusal_to_write(store)
+        self._refusal = _refusal_to_write(store)
         place: Store = opened.store.at(opened.path)
         if place.local_root is not None and is_file(place.local_root):
             raise SpecError(
@@ -648,3 +649,17 @@ def _threads(given: int | None) -> int | None:
     if given is not None:
         whole("threads", given, "a number of threads")
     return given
+
+
+def _refusal_to_write(given: Any) -> SpecError | None:
+    """Why a store cannot be written that a user has given, and that was opened to be read.
+
+    - Returns: the error of `open_store`; None if it can be written.
+    """
+    if isinstance(given, str | os.PathLike | Store):
+        return None
+    try:
+        open_store(given)
+    except SpecError as error:
+        return error.with_traceback(None)
+    return None

@@ -19,7 +19,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import chunk_limit
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.journal.lease import is_abandoned, signature
-from shardwrite.place.directory import remove_temporaries
+from shardwrite.place.base import remove_temporaries
 from shardwrite.stores.base import ObjectWriter, Store, Transaction
 from shardwrite.stores.looking import as_store_error, listed, mode_of
 from shardwrite.stores.removal import (

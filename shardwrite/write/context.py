@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import socket
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
 from shardwrite.config.table import Decided, decided_settings
@@ -25,79 +22,22 @@ from shardwrite.format.frame import framing_of
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import Placement, Ranks
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, Shape, ceil_div, ravel
+from shardwrite.grid import Box, Shape
 from shardwrite.host.resources import watch_memory
 from shardwrite.host.stopping import busy
 from shardwrite.journal.lines import Entry, FarJournal, JournalWriter, ensure_current, journal_for
 from shardwrite.journal.process import Process
+from shardwrite.plan.estimate import BATCH_NBYTES
 from shardwrite.stores.base import Capability, Store
 from shardwrite.stores.looking import is_there, opened
 from shardwrite.stores.removal import TEMPORARY_SUFFIX
 
 if TYPE_CHECKING:
+    from shardwrite.journal.rundir import RunDirectory
     from shardwrite.journal.state_work import Fence
-    from shardwrite.read.array import ShardedArray
     from shardwrite.stores.bucket import Room
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
-
-
-# ---- Stored inner chunks, from the indexes of shards
-
-
-_MAX_KEPT = 64
-
-
-class Presence:
-    """Test whether an array stores an inner chunk that overlaps a box.
-
-    Indexes that were read are kept for a while, so an instance is for one task.
-
-    - `array`: the array. If it has codecs around its sharding, no chunk counts as stored, because
-      its indexes are encoded.
-    """
-
-    def __init__(self, array: ShardedArray) -> None:
-        self._array = array
-        self._kept: OrderedDict[Shape, npt.NDArray[np.bool_] | None] = OrderedDict()
-
-    def __call__(self, box: Box) -> bool:
-        """Whether a chunk that overlaps a box of elements is stored.
-
-        - Raises CorruptShardError if the index of a shard is not valid.
-        """
-        grid = self._array.metadata.grid
-        inside = box.intersect(grid.whole)
-        # An object with codecs around its sharding does not tell which of its inner chunks it has.
-        if self._array.metadata.has_codecs_around or not inside.size:
-            return False
-        numbers = [
-            range(a // c, ceil_div(b, c))
-            for a, b, c in zip(inside.start, inside.stop, grid.chunks, strict=True)
-        ]
-        return any(self._has(chunk) for chunk in itertools.product(*numbers))
-
-    def _has(self, chunk: Shape) -> bool:
-        per_shard = self._array.metadata.grid.chunks_per_shard
-        index = tuple(i // k for i, k in zip(chunk, per_shard, strict=True))
-        stored = self._stored(index)
-        place = tuple(i % k for i, k in zip(chunk, per_shard, strict=True))
-        return stored is not None and bool(stored[ravel(place, per_shard)])
-
-    def _stored(self, index: Shape) -> npt.NDArray[np.bool_] | None:
-        """Which inner chunks of a shard are stored, by rank; None if it has no object."""
-        if index not in self._kept:
-            from shardwrite.read.stored_shard import open_shard  # for updates
-
-            shard = open_shard(self._array.metadata, self._array.store, index)
-            if shard is None:
-                self._kept[index] = None
-            else:
-                with shard:
-                    self._kept[index] = ~shard.index.is_empty
-            if len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
-        return self._kept.get(index)
 
 
 # ---- Facts for tasks, and their reports
@@ -126,11 +66,8 @@ class WriteSpec:
     # Region that the source covers, in coordinates of the grid of `metadata`. All of the grid by
     # default. Elements of a shard outside of the region are kept.
     region: Box | None = None
-    # Array of the same shape. An inner chunk that holds only the fill value is stored where this
-    # array stores one.
-    like: ShardedArray | None = None
-    # See `is_kept` of `EncodeOptions`; it comes before `like`
-    kept: Callable[[Box], bool] | None = None
+    # Makes `is_kept` of `EncodeOptions`, for one task
+    kept: Callable[[], Callable[[Box], bool]] | None = None
     drops_hdf5: bool = False  # whether files of another format may become plain shards
     # Settings of the process that makes the tasks, which hold on workers, too
     decided: Decided = field(default_factory=decided_settings)
@@ -142,6 +79,33 @@ class WriteSpec:
     # Whether a task writes its other shards if what one is made of cannot be read, and reports
     # that. Otherwise the task fails at once.
     goes_on: bool = False
+
+    @classmethod
+    def of_passing(
+        cls,
+        run: RunDirectory,
+        store: Store,
+        part: ArrayMetadata,
+        strategy: Strategy,
+        *,
+        write_empty_chunks: bool = False,
+    ) -> WriteSpec:
+        """Facts for a run on a part of an array that no other process works on."""
+        return cls(
+            metadata=part,
+            strategy=strategy,
+            store=store,
+            run_path=str(run.shared),
+            claims=str(run.path),
+            parts=str(run.parts(run.driver)),
+            driver=run.driver,
+            durability=run.level,
+            write_empty_chunks=write_empty_chunks,
+            batch_nbytes=BATCH_NBYTES,
+            spool_ratio=1.0,
+            source_dtype=part.dtype,
+            exists=True,
+        )
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -202,10 +166,8 @@ class WriteSpec:
 
     def encoding(self, order: str) -> EncodeOptions:
         """How inner chunks are encoded in a given order."""
-        kept = self.kept
-        if kept is None and self.like is not None:
-            kept = Presence(self.like)
-        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, kept)
+        is_kept = None if self.kept is None else self.kept()
+        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, is_kept)
 
     def check_current(self) -> None:
         """Refuse to go on with a run that has ended or was taken over.

@@ -61,7 +61,8 @@ class SourcePieces:
     """Boxes of a task and of its source arrays."""
 
     box: Box  # box that the task writes: a group or a block
-    pieces: tuple[Box, ...]  # box of each source array, in coordinates of the grid
+    # Box of each source array, or of each block that was encoded, in coordinates of the grid
+    pieces: tuple[Box, ...]
     skip: frozenset[Shape] = frozenset()  # positions of shards in the box that are done already
 
     def load(self, arrays: Sequence[Any], dtype: np.dtype[Any]) -> Pieces:
@@ -70,6 +71,10 @@ class SourcePieces:
             check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)
         ]
         return Pieces([box.start for box in self.pieces], checked)
+
+    def shards_in(self, grid: ShardGrid) -> list[Shape]:
+        """Positions of the shards in the box that are not done."""
+        return [index for index in grid.shards_in(self.box) if index not in self.skip]
 
     def damaged(self, arrays: Sequence[Any], grid: ShardGrid) -> dict[Shape, CorruptShardError]:
         """Positions of the shards of which the source could not read all, and why."""
@@ -174,16 +179,13 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
             return commit_shards(spec, source.box, list(units), write_in_turn)
 
 
-def _refused(
-    spec: WriteSpec, group: Box, skip: frozenset[Shape], error: CorruptShardError
-) -> GroupReport:
+def _refused(spec: WriteSpec, where: SourcePieces, error: CorruptShardError) -> GroupReport:
     """Write none of the shards of a group, because a part of the source cannot be read."""
 
     def write(*_: Any) -> NoReturn:
         raise error
 
-    shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
-    return commit_shards(spec, group, shards, write)
+    return commit_shards(spec, where.box, where.shards_in(spec.metadata.grid), write)
 
 
 def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
@@ -396,15 +398,11 @@ def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> Enco
 
 
 def commit_group(
-    spec: WriteSpec,
-    group: Box,
-    blocks: Sequence[Box],
-    encoded: Sequence[EncodedBlock | Unreadable],
-    skip: frozenset[Shape] = frozenset(),
+    spec: WriteSpec, where: SourcePieces, encoded: Sequence[EncodedBlock | Unreadable]
 ) -> GroupReport:
     """Place encoded units into the shards of a group, and commit the shards.
 
-    - `blocks`: blocks of the group, in the plan's order.
+    - `where`: the group, and its blocks in the plan's order.
     - Raises CorruptShardError if an existing shard that the source covers in part is not valid.
     - Raises RunEndedError if the run has ended, or was taken over.
     """
@@ -418,9 +416,9 @@ def commit_group(
     for bad in encoded:
         if isinstance(bad, Unreadable):
             with spec.at_work():
-                return replace(_refused(spec, group, skip, bad.error), part_files=files)
-    for number, (box, block) in enumerate(zip(blocks, good, strict=True)):
-        split_block(spec, box, block, number, units, skip)
+                return replace(_refused(spec, where, bad.error), part_files=files)
+    for number, (box, block) in enumerate(zip(where.pieces, good, strict=True)):
+        split_block(spec, box, block, number, units, where.skip)
     with spec.at_work(), Payloads([block.payload for block in good]) as payloads:
         note_memory(spec.run_path)
 
@@ -430,7 +428,7 @@ def commit_group(
             with opened(spec, index) as there:
                 return revise(spec, transaction, index, units[index], payloads, there)
 
-        shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
+        shards = where.shards_in(spec.metadata.grid)
         with in_turns(spec, len(shards), write) as write_in_turn:
-            report = commit_shards(spec, group, shards, write_in_turn)
+            report = commit_shards(spec, where.box, shards, write_in_turn)
     return replace(report, part_files=files)

@@ -193,7 +193,8 @@ def draw(rng, directory):
 def most_in_flight(plan):
     """Shards that may be committed and not in the journal yet: a task's, for each thread."""
     return plan.resources.n_threads * max(
-        len(list(plan.metadata.grid.shards_in(box))) for box in plan.partition.group_boxes()
+        len(list(plan.metadata.grid.shards_in(box)))
+        for box in map(plan.partition.group_box, range(plan.partition.n_groups))
     )
 
 

@@ -539,7 +539,7 @@ def test_another_process_joins_amid_the_exchanges(several):
     def exchange(one, other):
         run = seams.run_of(several / NAMES[2]) if not seen else None
         if run is not None:
-            run.make_room("full", "other", set())
+            run.written_by("other", "full").make_room(set())
             seen.append((run.is_closed, run.place.path.exists()))
         return real(one, other)
 

@@ -7,7 +7,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import dask.array as da
@@ -355,8 +355,10 @@ def test_facts_that_no_run_has(begun, harm, match):
 def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
     x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
     made = shardwrite.plan_region(x[:9], tmp_path / "x", slice(20, 29))
-    record = RunRecord.begun(
-        intent_of(made, "r+"),
+    intent = intent_of(made, "r+")
+    record = RunRecord(
+        **{each.name: getattr(intent, each.name) for each in fields(intent)},
+        run="one",
         replaces=False,
         durability="full",
         begun_by=Process(host="there"),

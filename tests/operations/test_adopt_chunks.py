@@ -13,8 +13,8 @@ import shardwrite
 import shardwrite.hdf5.reading as hdf5_chunks
 from shardwrite import SpecError
 from shardwrite.cli import main
+from shardwrite.hdf5 import adopt
 from shardwrite.hdf5.format import filters_of
-from shardwrite.plan import partition
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("hdf5plugin")
@@ -38,7 +38,7 @@ def test_indexes_that_are_far_larger_than_the_files_are_refused(tmp_path):
 
 
 def test_the_remedy_for_sparse_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(partition, "_FREE_INDEX_NBYTES", 2**10)
+    monkeypatch.setattr(adopt, "_FREE_INDEX_NBYTES", 2**10)
     file = sparse(tmp_path / "a.h5", 2000)
     with pytest.raises(SpecError, match=r"in larger chunks, with shardwrite write --chunks"):
         shardwrite.adopt(file, tmp_path / "x")

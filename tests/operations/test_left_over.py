@@ -201,10 +201,10 @@ def test_an_array_that_is_replaced_by_the_process_that_has_ended_the_run(tmp_pat
     run = next(neighbours(seams.target_of(path)))
     (path / "zarr.json").unlink()
     with pytest.raises(StoreError, match=r"zarr\.json is missing"):
-        run.change(dict, "none", "")
+        run.written_by("", "none").change(dict)
     run.path.rename(run.path.with_name(f"taken-{run.run}"))
     with pytest.raises(RunEndedError):
-        run.change(dict, "none", "")
+        run.written_by("", "none").change(dict)
 
 
 @pytest.mark.parametrize("how", ["removed", "renamed"])
