@@ -184,7 +184,10 @@ class ClusterEngine:
                     raise error.with_traceback(trace)
                 if isinstance(value, BaseException):
                     raise ClusterLostError(
-                        "dask has cancelled tasks: its scheduler is gone, or was restarted; "
+                        "the source is made of results that this cluster does not have, or has "
+                        "lost; persist them there, and write the source that is made of these"
+                        if getattr(value, "reason", None) == "lost dependencies"
+                        else "dask has cancelled tasks: its scheduler is gone, or was restarted; "
                         "run the same again"
                     ) from value
                 on_result(keys_by_future[future.key], value)

@@ -394,7 +394,7 @@ def test_a_call_in_the_event_loop_of_the_client_is_told_to_use_a_thread(tmp_path
     x, options = da.ones((8, 8), chunks=4), {"shards": 4, "chunks": 2, "durability": "none"}
 
     async def main():
-        cluster = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+        cluster = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
         async with Client(asynchronous=True, processes=False, **cluster):
             with pytest.raises(SpecError, match=r"in a thread: `await asyncio\.to_thread"):
                 x.to_sharded_zarr(tmp_path / "x", **options)
@@ -402,6 +402,21 @@ def test_a_call_in_the_event_loop_of_the_client_is_told_to_use_a_thread(tmp_path
             return await asyncio.to_thread(x.to_sharded_zarr, tmp_path / "x", **options)
 
     assert asyncio.run(main()).n_shards == 4
+    assert shardwrite.verify(tmp_path / "x", against=x).is_good
+
+
+def test_results_that_another_cluster_has_are_told(tmp_path):
+    """As those of a cluster that was restarted."""
+    cluster = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    x, options = da.ones((8, 8), chunks=4) + 1, {"shards": 4, "chunks": 2, "durability": "none"}
+    with Client(processes=False, **cluster) as other:
+        persisted = other.persist(x)
+        wait(persisted)
+        with Client(processes=False, **cluster) as client:
+            with pytest.raises(ClusterLostError, match="persist them there, and write the source"):
+                persisted.to_sharded_zarr(tmp_path / "x", **options)
+            here = client.persist(x)
+            assert here.to_sharded_zarr(tmp_path / "x", **options).n_shards == 4
     assert shardwrite.verify(tmp_path / "x", against=x).is_good
 
 
