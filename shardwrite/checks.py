@@ -24,6 +24,13 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def plain(value: Any) -> float | None:
+    """A number of any type as one of Python, which does not overflow; None stays None."""
+    if value is None:
+        return None
+    return int(value) if is_whole(value) else float(value)
+
+
 def whole(field: str, value: Any, what: str, least: int = 1, most: int | None = None) -> int:
     """A whole number, which `what` calls ``a number of threads`` or the like."""
     if not is_whole(value, least, most):

@@ -22,7 +22,8 @@ number of inner chunks, or as ``"auto"``."""
 
 def as_sizes(value: Any) -> Any:
     """A shape that is given as an array of numpy, as a tuple; anything else as it is."""
-    return tuple(value.tolist()) if getattr(value, "ndim", 0) else value
+    is_array = getattr(value, "ndim", 0) and hasattr(value, "tolist")  # one of dask has no values
+    return tuple(value.tolist()) if is_array else value
 
 
 def ceil_div(a: int, b: int) -> int:

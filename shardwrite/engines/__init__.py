@@ -16,6 +16,7 @@ from dask.local import get_sync
 
 from shardwrite._lazy import attach
 from shardwrite.engines.local import Engine, LocalEngine, Stopped
+from shardwrite.errors import SpecError
 
 if TYPE_CHECKING:
     from shardwrite.engines.cluster import ClusterEngine
@@ -49,4 +50,24 @@ def _scheduler() -> Any:
             return named_schedulers[chosen.lower()]
         if not chosen and not dask.config.get("get", None):
             return None
-    return get_scheduler()
+    try:
+        return get_scheduler()
+    except RuntimeError as error:
+        if _is_asynchronous():
+            raise SpecError(
+                "the dask client is asynchronous, and this call would stop its event loop",
+                field="client",
+                value="asynchronous",
+                remedy="make the call in a thread: `await asyncio.to_thread(function, ...)`",
+            ) from error
+        raise
+
+
+def _is_asynchronous() -> bool:
+    """Whether dask's client belongs to the event loop that runs this call."""
+    from distributed import default_client
+
+    try:
+        return bool(default_client().asynchronous)
+    except ValueError:  # there is none
+        return False

@@ -13,6 +13,7 @@ from typing import Any
 
 import dask
 from dask.highlevelgraph import HighLevelGraph
+from dask.utils import parse_timedelta
 
 from shardwrite.config.table import CLUSTER_ATTEMPTS, value_of
 from shardwrite.engines.local import Explain, OnResult, Stopped
@@ -183,7 +184,10 @@ class ClusterEngine:
                     raise error.with_traceback(trace)
                 if isinstance(value, BaseException):
                     raise ClusterLostError(
-                        "dask has cancelled tasks: its scheduler is gone, or was restarted; "
+                        "the source is made of results that this cluster does not have, or has "
+                        "lost; persist them there, and write the source that is made of these"
+                        if getattr(value, "reason", None) == "lost dependencies"
+                        else "dask has cancelled tasks: its scheduler is gone, or was restarted; "
                         "run the same again"
                     ) from value
                 on_result(keys_by_future[future.key], value)
@@ -256,6 +260,8 @@ def _reaching(client: Any) -> Iterator[None]:
         "the scheduler of the dask client is gone; close the client, connect to another cluster, "
         "and run the same again"
     )
+    if _is_in_task():
+        _await_start(client)
     if client.status != "running":
         raise lost
     try:
@@ -266,6 +272,24 @@ def _reaching(client: Any) -> Iterator[None]:
         raise lost from error
 
 
+def _is_in_task() -> bool:
+    """Whether this thread runs a task of a cluster."""
+    from dask.context import thread_state
+
+    return getattr(thread_state, "key", None) is not None
+
+
+def _await_start(client: Any) -> None:
+    """Wait for a client that is about to connect, at most as long as dask itself tries.
+
+    Tasks of one worker share a client. The first one starts it, and others may see it meanwhile.
+    """
+    limit = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    end = time.monotonic() + limit
+    while client.status in ("newly-created", "connecting") and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+
+
 @contextlib.contextmanager
 def _thread_given_back() -> Iterator[None]:
     """Context in which a task of a cluster leaves its thread to other tasks.
@@ -273,10 +297,9 @@ def _thread_given_back() -> Iterator[None]:
     The caller only waits for other tasks. If all threads of the cluster waited in this way, none
     of these would ever run. dask's own `compute` does the same.
     """
-    from dask.context import thread_state
     from distributed import rejoin, secede
 
-    if getattr(thread_state, "key", None) is None:  # no task
+    if not _is_in_task():
         yield
         return
     try:

@@ -528,7 +528,8 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     For an object array the serializer says whether it holds text or bytes.
     """
     if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
-        remedy = 'give it one, for instance astype("datetime64[ns]")'
+        times = "datetime64" if dtype.kind == "M" else "timedelta64"
+        remedy = f'give it one, for instance astype("{times}[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if dtype.subdtype is not None:
         raise SpecError(
@@ -543,6 +544,14 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
             field="dtype",
             value=str(dtype),
             remedy='leave the titles out with astype, for instance astype([("x", "f4")])',
+        )
+    if _has_arrays(dtype):
+        raise SpecError(
+            "fields that are arrays have no stored form",
+            field="dtype",
+            value=str(dtype),
+            remedy="make one field for each of their elements, or write such a field as an array "
+            "of its own",
         )
     check_itemsize(dtype)
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
@@ -566,6 +575,12 @@ def _has_titles(dtype: np.dtype[Any]) -> bool:
     names = dtype.names or ()
     # numpy lists a title like another name of the same field.
     return len(dtype.fields or ()) > len(names) or any(_has_titles(dtype[name]) for name in names)
+
+
+def _has_arrays(dtype: np.dtype[Any]) -> bool:
+    """Whether a field of a structured dtype, or one inside of a field, has a shape of its own."""
+    kinds = [dtype[name] for name in dtype.names or ()]
+    return any(kind.subdtype is not None or _has_arrays(kind) for kind in kinds)
 
 
 def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) -> Document:

@@ -9,7 +9,7 @@ from dataclasses import field
 from typing import Any
 
 from shardwrite._dataclass import dataclass
-from shardwrite.checks import flag, is_number, is_whole
+from shardwrite.checks import flag, is_number, is_whole, plain
 from shardwrite.config.table import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.format.strategies import FixedOrder, Strategy, as_strategy
@@ -403,6 +403,9 @@ class PlanOptions(PlanKeywords):
                     value=getattr(self, keyword),
                     remedy=remedy,
                 )
+        # Numbers of numpy overflow, and have no form in JSON.
+        for keyword in ("compression_ratio", "max_graph_tasks", "max_source_reruns"):
+            object.__setattr__(self, keyword, plain(getattr(self, keyword)))
         object.__setattr__(self, "strategy", as_strategy(self.strategy))
         memory_limit_of(self.memory_limit)
 
@@ -426,4 +429,4 @@ def memory_limit_of(limit: Any) -> int | None:
             value=limit,
             remedy='give for instance "4GB"',
         )
-    return limit
+    return None if limit is None else int(limit)

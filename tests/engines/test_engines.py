@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 import seams
 import zarr
 from dask.callbacks import Callback
+from dask.context import thread_state
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 from dask.task_spec import DataNode, Task, TaskRef
@@ -26,7 +28,7 @@ from distributed import Client, LocalCluster, wait, worker_client
 from tiers import some
 
 import shardwrite
-from shardwrite import IncompleteError, SourceError, SpecError
+from shardwrite import ClusterLostError, IncompleteError, SourceError, SpecError
 from shardwrite.engines import LocalEngine
 from shardwrite.engines.cluster import new_client
 from shardwrite.format.document import ArrayOptions
@@ -365,6 +367,66 @@ def test_tasks_on_all_threads_of_a_cluster_may_write(tmp_path, has_left):
         written = client.map(write_in_a_task, paths, has_left=has_left)
         wait(written, timeout=60)
         assert all(client.gather(written))
+
+
+def test_a_task_waits_for_the_client_that_another_one_is_starting(monkeypatch):
+    """Tasks of a worker share a client, and it is there before it is connected."""
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        LocalCluster(processes=False, **options) as threads,
+        Client(threads) as client,
+        monkeypatch.context() as patch,
+    ):
+        patch.setattr(thread_state, "key", "a task", raising=False)
+        patch.setattr(client, "status", "connecting")
+        with (
+            dask.config.set({"distributed.comm.timeouts.connect": "100 ms"}),
+            pytest.raises(ClusterLostError, match="is gone"),
+        ):
+            shardwrite.engines.active_engine()
+        timer = threading.Timer(0.1, setattr, (client, "status", "running"))
+        timer.start()
+        assert shardwrite.engines.active_engine().n_processes == 1
+        timer.join()
+
+
+def test_a_call_in_the_event_loop_of_the_client_is_told_to_use_a_thread(tmp_path):
+    x, options = da.ones((8, 8), chunks=4), {"shards": 4, "chunks": 2, "durability": "none"}
+
+    async def main():
+        cluster = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+        async with Client(asynchronous=True, processes=False, **cluster):
+            with pytest.raises(SpecError, match=r"in a thread: `await asyncio\.to_thread"):
+                x.to_sharded_zarr(tmp_path / "x", **options)
+            assert not list(tmp_path.iterdir())
+            return await asyncio.to_thread(x.to_sharded_zarr, tmp_path / "x", **options)
+
+    assert asyncio.run(main()).n_shards == 4
+    assert shardwrite.verify(tmp_path / "x", against=x).is_good
+
+
+def test_results_that_another_cluster_has_are_told(tmp_path):
+    """As those of a cluster that was restarted."""
+    cluster = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    x, options = da.ones((8, 8), chunks=4) + 1, {"shards": 4, "chunks": 2, "durability": "none"}
+    with Client(processes=False, **cluster) as other:
+        persisted = other.persist(x)
+        wait(persisted)
+        with Client(processes=False, **cluster) as client:
+            with pytest.raises(ClusterLostError, match="persist them there, and write the source"):
+                persisted.to_sharded_zarr(tmp_path / "x", **options)
+            here = client.persist(x)
+            assert here.to_sharded_zarr(tmp_path / "x", **options).n_shards == 4
+    assert shardwrite.verify(tmp_path / "x", against=x).is_good
+
+
+@pytest.mark.long
+def test_tasks_of_one_process_may_write_at_once(tmp_path):
+    """No client is in that process before they look for one."""
+    options = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": None}
+    with LocalCluster(processes=True, **options) as processes, Client(processes) as client:
+        paths = [str(tmp_path / f"{n}") for n in range(4)]
+        assert all(client.gather(client.map(write_in_a_task, paths, has_left=False)))
 
 
 @pytest.mark.long

@@ -68,6 +68,12 @@ def has(path, **expected):
 WRITTEN = holds("out")
 
 
+def with_retries(w):
+    with dask.annotate(retries=2):
+        source = w.x + 0
+    return source.to_sharded_zarr("out", **LAYOUT)
+
+
 def with_four_threads(w):
     with dask.config.set(num_workers=4):
         return w.x.to_sharded_zarr("out", **LAYOUT)
@@ -123,6 +129,11 @@ IN_PYTHON = {
     ),
     "a keyword with a slip": (lambda w: w.x.to_sharded_zarr("out", memory_limit="1GB", **LAYOUT), WRITTEN),
     "path": (lambda w: shardwrite.to_sharded_zarr(w.x, store="out", **LAYOUT), WRITTEN),
+    "a dry run": (lambda w: shardwrite.plan(w.x, **LAYOUT), lambda plan: plan.n_shards == 4),
+    "a client": (lambda w: w.x.to_sharded_zarr("out", **LAYOUT), WRITTEN),
+    "a lock": (lambda w: w.x.to_sharded_zarr("out", **LAYOUT), WRITTEN),
+    "delayed": (lambda w: w.x.to_sharded_zarr("out", compute=False, **LAYOUT).compute(), WRITTEN),
+    "retries": (with_retries, WRITTEN),
     "overwrite, for a new array": (
         lambda w: shardwrite.create("out", (4,), "f4", mode="w", **LAYOUT), has("out", shape=(4,)),
     ),

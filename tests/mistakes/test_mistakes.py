@@ -98,6 +98,26 @@ IN_PYTHON = {
         lambda w: shardwrite.to_sharded_zarr(w.x, path="out", **LAYOUT),
         TypeError, "'path'", "give store",
     ),
+    "a dry run": (
+        lambda w: w.x.to_sharded_zarr("out", dry_run=True, **LAYOUT),
+        TypeError, "'dry_run'", "such as shardwrite.plan",
+    ),
+    "a client": (
+        lambda w: w.x.to_sharded_zarr("out", client=None, **LAYOUT),
+        TypeError, "'client'", "leave it out: the client that dask uses",
+    ),
+    "a lock": (
+        lambda w: w.x.to_sharded_zarr("out", lock=True, **LAYOUT),
+        TypeError, "'lock'", "leave it out: no two tasks write the same shard",
+    ),
+    "delayed": (
+        lambda w: w.x.to_sharded_zarr("out", delayed=True, **LAYOUT),
+        TypeError, "'delayed'", "give compute=False",
+    ),
+    "retries": (
+        lambda w: w.x.to_sharded_zarr("out", retries=2, **LAYOUT),
+        TypeError, "'retries'", "make the source with dask.annotate(retries=...)",
+    ),
     "overwrite, for a new array": (
         lambda w: shardwrite.create("out", (4,), "f4", overwrite=True, **LAYOUT),
         TypeError, "'overwrite'", 'give mode="w"',

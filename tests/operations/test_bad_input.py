@@ -305,6 +305,18 @@ SOURCES = {
         "'datetime64'",
         'astype("datetime64[ns]")',
     ),
+    "a duration without a unit": (
+        lambda: da.zeros(4, dtype="m8"),
+        "dtype",
+        "'timedelta64'",
+        'astype("timedelta64[ns]")',
+    ),
+    "a field that is an array": (
+        lambda: da.zeros(4, chunks=1, dtype=[("a", "u1"), ("b", [("c", "f8", (3,))])]),
+        "dtype",
+        "(3,)",
+        "or write such a field as an array of its own",
+    ),
 }
 
 

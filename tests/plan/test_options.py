@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
 import dask.array as da
+import numpy as np
 import pytest
 
 import shardwrite
@@ -54,6 +56,37 @@ def test_updates_refuse_what_new_arrays_refuse(tmp_path, keyword, value):
             update(x[:4], path, slice(0, 4), **{keyword: value})
         assert caught.value.field == keyword
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("memory_limit", np.int64(10**9)),
+        ("memory_limit", np.uint32(10**9)),
+        ("max_graph_tasks", np.uint8(8)),
+        ("max_graph_tasks", np.uint64(100)),
+        ("compression_ratio", np.float32(2.5)),
+        ("compression_ratio", Fraction(5, 2)),
+        ("max_source_reruns", np.float16(1.25)),
+    ],
+    ids=repr,
+)
+def test_numbers_of_any_type_are_those_of_python(tmp_path, keyword, value):
+    """A plan is written as JSON, and tells its numbers. Whole numbers of numpy would overflow."""
+    x = da.ones((8, 8), chunks=4, dtype="u1")
+    options = {"shards": 4, "chunks": 2, keyword: value}
+    assert str(shardwrite.plan(x, **options))
+    result = x.to_sharded_zarr(tmp_path / "x", durability="none", **options)
+    assert result.n_shards == 4
+    x[:4].to_sharded_zarr(tmp_path / "x", region=slice(0, 4), durability="none", **{keyword: value})
+    assert shardwrite.verify(tmp_path / "x", against=x).is_good
+
+
+def test_sizes_are_no_array_of_dask():
+    x = da.ones((8, 8), chunks=4, dtype="u1")
+    for field in ("shards", "chunks"):
+        with pytest.raises(SpecError, match="sizes are positive integers"):
+            shardwrite.plan(x, **{"shards": 4, "chunks": 2, field: x.mean(axis=0)})
 
 
 def test_names_and_texts_are_replaced_by_values():
