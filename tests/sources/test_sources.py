@@ -655,6 +655,57 @@ def test_tiff_codec_that_is_missing(tmp_path, monkeypatch):
         open_source(str(path))
 
 
+@pytest.mark.parametrize("bigtiff", [False, True])
+@pytest.mark.parametrize("n_left", [0, 1, 5], ids="{} bytes of the third page".format)
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_a_tiff_without_its_last_pages_is_refused(tmp_path, compression, n_left, bigtiff):
+    """tifffile reads the pages that are left, and writes a line to the log."""
+    import tifffile
+
+    path = tmp_path / "stack" / "a.tif"
+    path.parent.mkdir()
+    with tifffile.TiffWriter(path, bigtiff=bigtiff) as file:
+        for image in values((5, 7, 5)):
+            file.write(image, metadata=None, contiguous=False, compression=compression)
+    with tifffile.TiffFile(path) as file:
+        third = file.pages[2].offset
+    path.write_bytes(path.read_bytes()[: third + n_left])
+    for given in (path, path.parent):
+        with pytest.raises(SpecError, match=r"a\.tif.: .*(cut off|corrupted IFD)"):
+            open_source(str(given))
+
+
+@pytest.mark.parametrize("options", [{"imagej": True}, {"ome": True, "compression": "zlib"}])
+def test_a_described_stack_without_its_last_pages_is_refused(tmp_path, options):
+    import tifffile
+
+    path, images = tmp_path / "a.tif", np.random.default_rng(0).integers(0, 99, (5, 30, 40), "u1")
+    tifffile.imwrite(path, images, **options)
+    whole = path.read_bytes()
+    np.testing.assert_array_equal(open_source(str(path))[...], images)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SpecError, match="cut off"):
+        open_source(str(path))
+
+
+def test_a_description_of_imagej_that_does_not_fit_the_pages_is_told(tmp_path):
+    import tifffile
+
+    path = tmp_path / "a.tif"
+    text = "ImageJ=1.11a\nimages=5\nslices=5\nspacing=2\nunit=um\n"
+    tifffile.imwrite(path, values((7, 5)), description=text, metadata=None)
+    with pytest.warns(UserWarning, match="what ImageJ says of it is left out"):
+        source = open_source(str(path))
+    assert (source.shape, source.metadata.attributes) == ((7, 5), {})
+
+
+def test_the_file_of_a_stack_that_is_none_of_tiff_is_named(tmp_path):
+    path, _ = make_tiff_directory(tmp_path, values(SHAPE))
+    (path / "._p1.tif").write_bytes(b"\0\5\x16\7")
+    with pytest.raises(SpecError, match=r"pages/\._p1\.tif': it cannot be read as tiff"):
+        open_source(str(path))
+
+
 # NIfTI
 
 
