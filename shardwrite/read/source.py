@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, has_halves, without_halves
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import ceil_div
@@ -45,6 +45,7 @@ def as_attributes(
     """Attributes of a file as values that JSON can hold.
 
     Numbers that are not finite become ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in Zarr.
+    U+FFFD takes the place of bytes that are no text in UTF-8.
     The attribute ``_FillValue`` gets the form in which xarray looks for it.
 
     - `dtype`: data type of the array, of which ``_FillValue`` must be, too.
@@ -53,6 +54,7 @@ def as_attributes(
     -----
     UserWarning
         If a value has no form in JSON, or fills more than a mebibyte there. It is then left out.
+        If it is no text in UTF-8.
     """
     kept: dict[str, JSON] = {}
     for name, value in found.items():
@@ -63,11 +65,22 @@ def as_attributes(
             reason = f"JSON holds no values of the type {type(value).__name__}"
         else:
             if nbytes <= _MAX_NBYTES:
-                kept[name] = held
+                kept |= _in_utf8(name, held, path)
                 continue
             reason = f"it is too large: {nbytes:,} bytes as JSON"
         warnings.warn(f"{path}: the attribute {name!r} is left out, since {reason}", stacklevel=2)
     return kept
+
+
+def _in_utf8(name: str, held: JSON, path: str) -> dict[str, JSON]:
+    """An attribute, with U+FFFD for each byte that is no UTF-8."""
+    text = json.dumps({name: held}, ensure_ascii=False)
+    if not has_halves(text):
+        return {name: held}
+    told = f"the attribute {without_halves(name)!r} is no text in UTF-8"
+    warnings.warn(f"{path}: {told}, and U+FFFD stands for each byte that is none", stacklevel=3)
+    plain: dict[str, JSON] = json.loads(without_halves(text))
+    return plain
 
 
 def typed_attributes(attributes: Mapping[str, Any]) -> Mapping[str, object]:
@@ -121,7 +134,7 @@ def _as_json(value: Any) -> JSON:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        return value.decode("utf-8", "surrogateescape")
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

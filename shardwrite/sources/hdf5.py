@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, without_halves
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
 from shardwrite.place.objects import InStore
@@ -210,10 +210,14 @@ def metadata_of(dataset: Any, path: str) -> SourceMetadata:
         names = [dataset.name.rpartition("/")[2]]
     return SourceMetadata(
         fill_value=dataset.fillvalue,
-        dimension_names=tuple(names) if any(names) else None,
+        dimension_names=tuple(map(_plain_name, names)) if any(names) else None,
         attributes=attributes_of(dataset, path),
         typed=typed_attributes(dataset.attrs),
     )
+
+
+def _plain_name(name: str | None) -> str | None:
+    return None if name is None else without_halves(name)
 
 
 def open_(request: Request) -> Hdf5Source:

@@ -741,3 +741,25 @@ def test_a_storage_that_does_not_tell_where_a_place_lies_is_told(tmp_path, monke
     with pytest.raises(StoreError, match=r"cannot look at.*b.*Input/output error") as caught:
         shardwrite.shard(tmp_path / "a", tmp_path / "b", 2)
     assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("text", ["NaN", '"0x7fc00000"', '"nan"'])
+@pytest.mark.parametrize("way", ["copy", "in place", "consume"])
+def test_a_nan_in_any_form_is_the_same_fill_value(tmp_path, text, way):
+    """JSON has no NaN, and programs write it all the same; it is equal to nothing."""
+    values = np.array([1, np.nan, np.nan, np.nan, 5, 6], "f4")
+    a = tmp_path / "a"
+    zarr.create_array(a, shape=(6,), chunks=(2,), dtype="f4", fill_value=np.nan)[...] = values
+    document = (a / "zarr.json").read_text()
+    (a / "zarr.json").write_text(document.replace('"fill_value": "NaN"', f'"fill_value": {text}'))
+    before = payloads(a)
+    b = a if way == "in place" else tmp_path / "b"
+    if way == "in place":
+        done = shardwrite.reshard(a, shards=4)
+    else:
+        done = shardwrite.shard(a, b, 4, consume=way == "consume")
+    assert (done.n_chunks_encoded, payloads(b)) == (0, before)
+    same(zarr.open_array(b, mode="r")[...], values)
+    updated = a if way == "copy" else b
+    shardwrite.write_region(da.ones(2, chunks=2, dtype="f4"), updated, region=(slice(2, 4),))
+    same(open_sharded(updated)[...], np.array([1, np.nan, 1, 1, 5, 6], "f4"))

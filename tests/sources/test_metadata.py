@@ -12,6 +12,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
+import shardwrite
 from shardwrite.cli import main
 from shardwrite.read.source import as_attributes
 from shardwrite.sources import SourceMetadata, open_source
@@ -140,3 +141,37 @@ def test_what_json_cannot_hold_is_told():
     assert found == {"n": "NaN", "m": ["Infinity", "-Infinity"], "b": "x", "s": "y"}
     with pytest.warns(UserWarning, match="'z' is left out"):
         assert as_attributes({"z": 1j, "a": 1}, "f") == {"a": 1}
+
+
+@pytest.mark.parametrize("bad", [b"\xb0C", "\udcb0C", np.bytes_(b"\xb0C"), [b"\xb0C"]], ids=ascii)
+def test_attributes_that_are_no_utf8_are_told(bad):
+    """Half of a character in a document keeps tensorstore and zarrs from the whole array."""
+    with pytest.warns(UserWarning, match="f: the attribute 'units' is no text in UTF-8"):
+        found = as_attributes({"units": bad, "°": "°\U0001f600"}, "f")
+    kept = found.pop("units")
+    assert (kept[0] if isinstance(kept, list) else kept) == "\ufffdC"
+    assert found == {"°": "°\U0001f600"}
+    with pytest.warns(UserWarning, match="'\ufffd' is no text"):
+        assert as_attributes({"\udcff": {"\udcff": 1}}, "f") == {"\ufffd": {"\ufffd": 1}}
+
+
+@pytest.mark.parametrize("way", ["write", "shard"])
+def test_tensorstore_opens_what_is_made_of_a_file_in_latin_1(tmp_path, way):
+    import h5py
+    import tensorstore
+
+    path, out = tmp_path / "a.h5", tmp_path / "b"
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("t", data=VALUES, chunks=(2, 3))
+        data.attrs["units"] = np.bytes_("°C".encode("latin-1"))
+        data.attrs["name"] = "°".encode("latin-1")
+        data.dims[0].label = "y"
+    if way == "write":
+        converted(path, out, "--dataset", "t")
+    else:
+        with pytest.warns(UserWarning, match="no text in UTF-8"):
+            shardwrite.shard(f"{path}::t", out, 2)
+    document = json.loads((out / "zarr.json").read_text())
+    assert document["attributes"] == {"units": "\ufffdC", "name": "\ufffd"}
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(out)}}
+    np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), VALUES)

@@ -488,6 +488,13 @@ def test_netcdf3_variables(tmp_path):
         open_source(f"{tmp_path}/b.cdf")
 
 
+def test_cdf5_is_refused_by_its_name(tmp_path):
+    """scipy says of it that a header is unexpected."""
+    (tmp_path / "a.nc").write_bytes(b"CDF\5" + bytes(60))
+    with pytest.raises(SpecError, match=r"its format is CDF-5.*write_dataset.*nccopy"):
+        open_source(f"{tmp_path}/a.nc", dataset="v")
+
+
 # NumPy and raw
 
 
