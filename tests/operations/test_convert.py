@@ -17,12 +17,14 @@ import pytest
 import tensorstore as ts
 import zarr
 import zarr.dtype
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import some, tried
 
 import shardwrite
 from shardwrite import CorruptShardError, PlanError, SpecError, StoreError, open_sharded
+from shardwrite.cli import main
 from shardwrite.convert.run import ConversionOptions, convert_array
 from shardwrite.engines import LocalEngine
 from shardwrite.plan.options import PlanOptions
@@ -690,6 +692,18 @@ def test_wrong_arguments(tmp_path):
     with pytest.raises(SpecError):
         shardwrite.shard(tmp_path / "nothing", b)
     assert not b.exists()
+
+
+@pytest.mark.parametrize("source", ["", "/", "s3://", "nosuch://x", "a/zarr.json"])
+def test_a_source_that_is_no_path_is_named_as_the_source(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    for call in (shardwrite.shard, shardwrite.plan_reshard):
+        with pytest.raises(SpecError, match=r"^src=") as caught:
+            call(source, tmp_path / "b")
+        assert "can be made" not in str(caught.value)
+    ended = CliRunner().invoke(main, ["shard", source, "b"])
+    assert ended.exit_code == 2
+    assert "Error: SRC " in ended.output
 
 
 def test_a_chunk_without_bytes_is_refused(tmp_path):

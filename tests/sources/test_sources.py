@@ -3,12 +3,14 @@ read."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import pickle
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ import pytest
 import seams
 from forks import python
 
+import shardwrite
 from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
 from shardwrite.read.array import merge_chunks, slabs
@@ -406,6 +409,15 @@ def test_zarr_groups(tmp_path):
         open_source(str(path), dataset="nope")
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_zarr_array_holds_no_other(tmp_path, zarr_format):
+    import zarr
+
+    zarr.create_array(tmp_path / "a", shape=(4,), dtype="u1", zarr_format=zarr_format)
+    with pytest.raises(SpecError, match="dataset='x': it is a Zarr array, and holds no others"):
+        open_source(str(tmp_path / "a"), dataset="x")
+
+
 def test_zarr_zip(tmp_path):
     import zarr
 
@@ -466,6 +478,62 @@ def test_hdf5_filters_of_hdf5plugin(tmp_path):
         check=True,
     )
     assert int(out.stdout) == values(SHAPE).sum()
+
+
+def make_virtual(path, inside=()):
+    """A virtual dataset of three files, or of datasets of the file itself; see HDF5."""
+    import h5py
+
+    layout = h5py.VirtualLayout((3, 10), "i8")
+    with h5py.File(path / "v.h5", "w") as file:
+        for i in range(3):
+            with contextlib.ExitStack() as stack:
+                own = f"s{i}.h5"
+                other = file if inside else stack.enter_context(h5py.File(path / own, "w"))
+                other[f"d{i}"] = np.arange(10) + i
+            layout[i] = h5py.VirtualSource("." if inside else own, f"d{i}", (10,))
+        file.create_virtual_dataset("x", layout, fillvalue=-1)
+    return np.arange(3)[:, None] + np.arange(10)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_virtual_dataset_has_the_identity_of_all_its_files(tmp_path, inside):
+    wanted = make_virtual(tmp_path, inside)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        source = open_source(tmp_path / "v.h5", dataset="x")
+        (tmp_path / "beside").write_text("")
+        assert open_source(tmp_path / "v.h5", dataset="x").identity == source.identity
+    np.testing.assert_array_equal(source[...], wanted)
+    if not inside:
+        os.utime(tmp_path / "s1.h5", ns=(1, 1))
+        assert open_source(tmp_path / "v.h5", dataset="x").identity != source.identity
+
+
+def test_files_of_a_virtual_dataset_that_are_missing_are_told(tmp_path):
+    """HDF5 reads the fill value for them, and says nothing."""
+    make_virtual(tmp_path)
+    (tmp_path / "s1.h5").unlink()
+    os.symlink(tmp_path / "v.h5", tmp_path / "link.h5")
+    for path in (tmp_path / "v.h5", tmp_path / "link.h5"):
+        with pytest.warns(UserWarning, match=r"of 3 files .*, 1 are missing, such as 's1\.h5'"):
+            source = open_source(path, dataset="x")
+        assert (source[1] == -1).all()
+    with pytest.warns(UserWarning, match="1 are missing"):
+        shardwrite.shard(f"{tmp_path}/v.h5::x", tmp_path / "z")
+
+
+def test_an_external_dataset_has_the_identity_of_all_its_files(tmp_path, monkeypatch):
+    import h5py
+
+    monkeypatch.chdir(tmp_path)
+    np.arange(30, dtype="<i4").tofile("e.bin")
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("x", (5, 6), "<i4", external=[("e.bin", 0, 120)])
+    source = open_source("x.h5")
+    np.testing.assert_array_equal(source[...], np.arange(30).reshape(5, 6))
+    os.utime("e.bin", ns=(1, 1))
+    assert open_source("x.h5").identity != source.identity
 
 
 def test_netcdf3_variables(tmp_path):
