@@ -4,6 +4,7 @@ read."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -26,7 +27,7 @@ from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
 from shardwrite.read.array import merge_chunks, slabs
 from shardwrite.sources import FORMATS, as_dask, open_source
-from shardwrite.sources.base import split_key
+from shardwrite.sources.base import naming_damage, split_key
 from shardwrite.sources.common import HandleCache
 from shardwrite.sources.tiff import page_files
 
@@ -632,6 +633,33 @@ def test_raw_arguments(tmp_path, options, field):
     assert caught.value.field == field
     assert caught.value.remedy
     assert repr(caught.value.value) in str(caught.value)
+
+
+def test_a_damaged_zip_file_is_named(tmp_path):
+    import zarr
+
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        array = zarr.create_array(store, shape=(64,), chunks=(64,), dtype="u1", compressors=None)
+        array[...] = np.arange(64)
+    damaged = bytearray((tmp_path / "a.zip").read_bytes())
+    damaged[damaged.index(bytes(range(64))) + 9] ^= 0xFF
+    (tmp_path / "a.zip").write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"a\.zip cannot be read, and may be damaged: Bad CRC"):
+        open_source(tmp_path / "a.zip")[0:64]
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("x"), IndexError("x"), OSError(errno.EINVAL, "x")], ids=repr
+)
+def test_what_libraries_raise_about_odd_numbers_in_a_file_is_damage(error):
+    with (
+        pytest.raises(SourceError, match="a cannot be read, and may be damaged"),
+        naming_damage("a", Box((0,), (1,))),
+    ):
+        raise error
+    with pytest.raises(OSError, match="x") as caught, naming_damage("a", Box((0,), (1,))):
+        raise OSError(errno.EIO, "x")
+    assert caught.value.errno == errno.EIO
 
 
 # TIFF
