@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.codecs.documents import JSON, has_halves, without_halves
+from shardwrite.codecs.documents import JSON, check_json, has_halves, without_halves
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import ceil_div
@@ -104,8 +104,11 @@ def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:
         return complex(*(unmasked_value(part, np.dtype("f8")) for part in value))
     if dtype.kind not in "fS" or not isinstance(value, str):
         return value
-    data = base64.b64decode(value)
-    return data if dtype.kind == "S" else struct.unpack("<d", data)[0]
+    try:
+        data = base64.b64decode(value)
+        return data if dtype.kind == "S" else struct.unpack("<d", data)[0]
+    except (ValueError, struct.error):  # text of another program, such as "NaN"
+        return value
 
 
 def mask_value(value: Any, dtype: np.dtype[Any] | None = None) -> JSON:
@@ -235,28 +238,61 @@ def _check_number(source: Source) -> None:
         )
 
 
+_NAMES_OF_XARRAY = "_ARRAY_DIMENSIONS"
+
+
 def metadata_of(array: Any) -> SourceMetadata:
     """What a `zarr.Array` says besides its values."""
     from zarr.dtype import VariableLengthBytes
 
-    attributes = dict(array.attrs)
+    dtype = np.dtype(array.dtype)
+    attributes = _plain_attributes(array, dtype)
     names = getattr(array.metadata, "dimension_names", None)
     if array.metadata.zarr_format == 2:
         # xarray keeps the names there. It takes the fill value of format 2 for missing values, and
         # that of format 3 for none.
-        names = attributes.pop("_ARRAY_DIMENSIONS", None)
-        if names is not None and array.fill_value is not None:
-            attributes.setdefault("_FillValue", mask_value(array.fill_value))
+        names = attributes.get(_NAMES_OF_XARRAY)
+        if _are_names(names, len(array.shape)):
+            del attributes[_NAMES_OF_XARRAY]
+            if array.fill_value is not None:
+                attributes.setdefault("_FillValue", mask_value(array.fill_value))
+        else:
+            names = None
     typed = {}
     if "_FillValue" in attributes:
-        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
+        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], dtype)
     is_bytes = isinstance(array.metadata.dtype, VariableLengthBytes)
     return SourceMetadata(
         serializer="vlen-bytes" if is_bytes else None,
         typed=typed,
         fill_value=array.fill_value,
-        dimension_names=None if names is None else tuple(names),
+        dimension_names=None
+        if names is None
+        else tuple(None if name is None else without_halves(name) for name in names),
         attributes=attributes,
+    )
+
+
+def _plain_attributes(array: Any, dtype: np.dtype[Any]) -> dict[str, JSON]:
+    """Attributes of a `zarr.Array`, with those that not every reader takes as of other files."""
+    found = array.metadata.attributes
+    attributes: dict[str, JSON] = {}
+    for name, value in found.items() if isinstance(found, Mapping) else ():
+        try:
+            check_json({name: value})
+        except ValueError:  # NaN for instance, which programs write although JSON has none
+            attributes |= as_attributes({name: value}, array.path or "the array", dtype)
+        else:
+            attributes[name] = value
+    return attributes
+
+
+def _are_names(found: Any, ndim: int) -> bool:
+    """Whether an attribute gives the names of all axes."""
+    return (
+        isinstance(found, list | tuple)
+        and len(found) == ndim
+        and all(name is None or isinstance(name, str) for name in found)
     )
 
 

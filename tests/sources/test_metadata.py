@@ -175,3 +175,49 @@ def test_tensorstore_opens_what_is_made_of_a_file_in_latin_1(tmp_path, way):
     assert document["attributes"] == {"units": "\ufffdC", "name": "\ufffd"}
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(out)}}
     np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), VALUES)
+
+
+NAN_IN_BASE64 = base64.b64encode(struct.pack("<d", float("nan"))).decode()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"u": float("nan")}, {"u": "NaN"}),
+        ({"u": [1, {"v": float("-inf")}]}, {"u": [1, {"v": "-Infinity"}]}),
+        ({"_FillValue": float("nan")}, {"_FillValue": NAN_IN_BASE64}),
+        ({"_FillValue": "NaN"}, {"_FillValue": "NaN"}),
+        ({"_FillValue": "abc"}, {"_FillValue": "abc"}),
+        ({"u": "\udcb0"}, {"u": "\ufffd"}),
+        ([1], {}),
+        (5, {}),
+        ("x", {}),
+    ],
+    ids=ascii,
+)
+def test_odd_attributes_of_a_zarr_source(tmp_path, zarr_format, value, kept):
+    """They were refused as what the caller had given, or the whole source could not be read."""
+    path = make_zarr(tmp_path / "a", zarr_format=zarr_format)
+    if zarr_format == 2:
+        (path / ".zattrs").write_text(json.dumps(value))
+    else:
+        document = json.loads((path / "zarr.json").read_text())
+        (path / "zarr.json").write_text(json.dumps({**document, "attributes": value}))
+    assert converted(path, tmp_path / "b")["attributes"] == kept
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "b")[...], VALUES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shardwrite.to_sharded_zarr(zarr.open_array(path, mode="r"), tmp_path / "c", chunks=(2, 3))
+    assert json.loads((tmp_path / "c" / "zarr.json").read_text())["attributes"] == kept
+
+
+@pytest.mark.parametrize(
+    "names", [["y"], "yx", 5, [1, 2], [], None, {"y": 1}, ["y", ["x"]]], ids=str
+)
+def test_names_of_xarray_that_are_none_stay_an_attribute(tmp_path, names):
+    """A text was taken for one name for each letter, and others were refused."""
+    path = make_zarr(tmp_path / "a", zarr_format=2, attributes={"_ARRAY_DIMENSIONS": names})
+    document = converted(path, tmp_path / "b")
+    assert document.get("dimension_names") is None
+    assert document["attributes"] == {"_ARRAY_DIMENSIONS": names}
