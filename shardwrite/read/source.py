@@ -72,6 +72,24 @@ def as_attributes(
     return kept
 
 
+def plain_attributes(
+    found: Mapping[str, Any], label: str, dtype: np.dtype[Any] | None = None
+) -> dict[str, JSON]:
+    """Attributes of a Zarr array or group, with what JSON lacks as `as_attributes` gives it.
+
+    Programs write NaN all the same, and then tensorstore, for instance, does not open the array.
+    """
+    attributes: dict[str, JSON] = {}
+    for name, value in found.items():
+        try:
+            check_json({name: value})
+        except ValueError:
+            attributes |= as_attributes({name: value}, label, dtype)
+        else:
+            attributes[name] = value
+    return attributes
+
+
 def _in_utf8(name: str, held: JSON, path: str) -> dict[str, JSON]:
     """An attribute, with U+FFFD for each byte that is no UTF-8."""
     text = json.dumps({name: held}, ensure_ascii=False)
@@ -246,7 +264,10 @@ def metadata_of(array: Any) -> SourceMetadata:
     from zarr.dtype import VariableLengthBytes
 
     dtype = np.dtype(array.dtype)
-    attributes = _plain_attributes(array, dtype)
+    found = array.metadata.attributes
+    attributes = {}
+    if isinstance(found, Mapping):
+        attributes = plain_attributes(found, array.path or "the array", dtype)
     names = getattr(array.metadata, "dimension_names", None)
     if array.metadata.zarr_format == 2:
         # xarray keeps the names there. It takes the fill value of format 2 for missing values, and
@@ -271,20 +292,6 @@ def metadata_of(array: Any) -> SourceMetadata:
         else tuple(None if name is None else without_halves(name) for name in names),
         attributes=attributes,
     )
-
-
-def _plain_attributes(array: Any, dtype: np.dtype[Any]) -> dict[str, JSON]:
-    """Attributes of a `zarr.Array`, with those that not every reader takes as of other files."""
-    found = array.metadata.attributes
-    attributes: dict[str, JSON] = {}
-    for name, value in found.items() if isinstance(found, Mapping) else ():
-        try:
-            check_json({name: value})
-        except ValueError:  # NaN for instance, which programs write although JSON has none
-            attributes |= as_attributes({name: value}, array.path or "the array", dtype)
-        else:
-            attributes[name] = value
-    return attributes
 
 
 def _are_names(found: Any, ndim: int) -> bool:
