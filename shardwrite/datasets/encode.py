@@ -25,7 +25,7 @@ import numpy as np
 from dask.base import tokenize
 
 from shardwrite._dataclass import dataclass
-from shardwrite.codecs.documents import Document, attributes_of
+from shardwrite.codecs.documents import Document, attributes_of, check_json
 from shardwrite.datasets.fits import as_declared, checked
 from shardwrite.datasets.layout import ONE_PIECE_NBYTES
 from shardwrite.datasets.rounding import bits_by_name, described, rounded
@@ -409,17 +409,20 @@ def _refuse_name(why: str, name: Hashable, otherwise: str = "") -> NoReturn:
 
 
 def refuse_no_json(document: Document, label: str) -> None:
-    """Refuse numbers in attributes that JSON lacks, which zarr would write all the same."""
+    """Refuse what not every reader of JSON takes in attributes, and zarr would write."""
     for key, value in attributes_of(document).items():
         try:
-            json.dumps(value, allow_nan=False)
-        except ValueError:
+            check_json({key: value})
+        except ValueError as error:
+            is_text = isinstance(error, UnicodeError)
+            numbers = "holds NaN or an infinite number, and JSON has no such numbers"
             raise SpecError(
-                f"the attribute {key!r} of {label!r} holds NaN or an infinite number, and JSON has "
-                "no such numbers",
+                f"the attribute {key!r} of {label!r} {error if is_text else numbers}",
                 field="ds",
                 value=label,
-                remedy="remove it, or make it text; missing_value may stand in the encoding of the "
+                remedy="decode it in the encoding that it has, such as latin-1"
+                if is_text
+                else "remove it, or make it text; missing_value may stand in the encoding of the "
                 "variable, in place of its attrs",
             ) from None
 

@@ -28,7 +28,7 @@ from shardwrite.codecs.datatypes import (
     native_dtype,
     zarr_dtype,
 )
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Document, check_json, has_halves
 from shardwrite.codecs.pipeline import serializer_named
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -331,6 +331,9 @@ def make_metadata(
     if isinstance(names, list | tuple) and len(names) != len(shape):
         why, remedy = f"{len(names)} for {len(shape)} axes", _REMEDIES["dimension_names"]
         raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
+    if isinstance(names, list | tuple) and any(isinstance(n, str) and has_halves(n) for n in names):
+        why, remedy = "a name is no text in UTF-8", _REMEDIES["dimension_names"]
+        raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
     for field in ("filters", "serializer", "compressors"):
         refuse_numcodecs(field, getattr(options, field))
     sharding = sharding_in(options.serializer)
@@ -490,7 +493,7 @@ def _check_attributes(attributes: Any) -> None:
     try:
         if not isinstance(attributes, Mapping | None):
             raise TypeError("no mapping")  # noqa: TRY301
-        json.dumps(attributes, allow_nan=False)
+        check_json(attributes)
     except (RecursionError, TypeError, ValueError) as error:
         raise SpecError(
             str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]

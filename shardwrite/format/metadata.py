@@ -723,6 +723,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
             value=names,
             remedy='at most one codec may be "sharding_indexed" or another shard format',
         )
+    _check_members(document)
     if document.get("storage_transformers"):
         found = document["storage_transformers"]
         raise SpecError(
@@ -812,6 +813,26 @@ def _check_codecs(codecs: Any, field: str, depth: int = 0) -> None:
             value=codecs,
             remedy='put one that does into the list, such as "bytes"',
         )
+
+
+_MEMBERS = frozenset(
+    {"zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"}
+    | {"fill_value", "codecs", "attributes", "dimension_names", "storage_transformers"}
+)
+"""Members that the document of an array has by the specification."""
+
+
+def _check_members(document: Document) -> None:
+    """Refuse members that are not known, unless they say that a reader need not understand them."""
+    for name in sorted(document.keys() - _MEMBERS):
+        if _get(document[name], "must_understand") is not False:
+            raise SpecError(
+                "not known, and it does not say that readers may pass over it",
+                field=name,
+                value=document[name],
+                remedy="read the array with a program that knows it, or correct the document: "
+                '"must_understand" is false in what may be passed over',
+            )
 
 
 def _check_keys(encoding: Any) -> None:

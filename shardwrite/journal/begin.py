@@ -830,7 +830,7 @@ def differences(old: JSON, new: JSON, at: str = "") -> list[str]:
         for name in [*old, *(name for name in new if name not in old)]:
             found += differences(old.get(name), new.get(name), f"{at}.{name}" if at else str(name))
         return found
-    if old == new:
+    if old is new or old == new:  # NaN, which some programs write, is the same object
         return []
     if isinstance(old, list) and isinstance(new, list) and _names(old) == _names(new) != []:
         pairs = enumerate(zip(old, new, strict=True))

@@ -452,6 +452,9 @@ def _hierarchy_at(store: Store, seen: Seen) -> Document | None:
     return seen.hierarchies[store.token]
 
 
+_NO_PATH = "not the path of a directory that can be made"
+
+
 def _plain_place(
     store: Any, name: str | None, *, is_read: bool, seen: Seen | None = None
 ) -> Directory | InStore:
@@ -473,7 +476,7 @@ def _plain_place(
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
         raise SpecError(
-            "not the path of a directory that can be made",
+            "not the path of a directory with a name" if is_read else _NO_PATH,
             field="store",
             value=str(store),
             remedy=f"give one with a name, of at most {_MAX_NAME_NBYTES} bytes for each part",

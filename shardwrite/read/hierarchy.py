@@ -314,5 +314,8 @@ def group_at(node: Place, name: str) -> Group:
             value=f"{node.label}/{ATTRIBUTES_OF_V2}",
             remedy="mend it, or remove it after a look",
         )
-    document = {**group_document(), "attributes": attributes}
+    from shardwrite.read.source import plain_attributes  # for groups of Zarr v2
+
+    plain = plain_attributes(attributes, node.label)
+    document = {**group_document(), "attributes": plain}
     return Group(name, document, node.has(CONSOLIDATED_OF_V2))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, check_json, has_halves, without_halves
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import ceil_div
@@ -40,6 +40,7 @@ def as_attributes(
     """Attributes of a file as values that JSON can hold.
 
     Numbers that are not finite become ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in Zarr.
+    U+FFFD takes the place of bytes that are no text in UTF-8.
     The attribute ``_FillValue`` gets the form in which xarray looks for it.
 
     - `dtype`: data type of the array, of which ``_FillValue`` must be, too.
@@ -48,6 +49,7 @@ def as_attributes(
     -----
     UserWarning
         If a value has no form in JSON, or fills more than a mebibyte there. It is then left out.
+        If it is no text in UTF-8.
     """
     kept: dict[str, JSON] = {}
     for name, value in found.items():
@@ -58,11 +60,40 @@ def as_attributes(
             reason = f"JSON holds no values of the type {type(value).__name__}"
         else:
             if nbytes <= _MAX_NBYTES:
-                kept[name] = held
+                kept |= _in_utf8(name, held, path)
                 continue
             reason = f"it is too large: {nbytes:,} bytes as JSON"
         warnings.warn(f"{path}: the attribute {name!r} is left out, since {reason}", stacklevel=2)
     return kept
+
+
+def plain_attributes(
+    found: Mapping[str, Any], label: str, dtype: np.dtype[Any] | None = None
+) -> dict[str, JSON]:
+    """Attributes of a Zarr array or group, with what JSON lacks as `as_attributes` gives it.
+
+    Programs write NaN all the same, and then tensorstore, for instance, does not open the array.
+    """
+    attributes: dict[str, JSON] = {}
+    for name, value in found.items():
+        try:
+            check_json({name: value})
+        except ValueError:
+            attributes |= as_attributes({name: value}, label, dtype)
+        else:
+            attributes[name] = value
+    return attributes
+
+
+def _in_utf8(name: str, held: JSON, path: str) -> dict[str, JSON]:
+    """An attribute, with U+FFFD for each byte that is no UTF-8."""
+    text = json.dumps({name: held}, ensure_ascii=False)
+    if not has_halves(text):
+        return {name: held}
+    told = f"the attribute {without_halves(name)!r} is no text in UTF-8"
+    warnings.warn(f"{path}: {told}, and U+FFFD stands for each byte that is none", stacklevel=3)
+    plain: dict[str, JSON] = json.loads(without_halves(text))
+    return plain
 
 
 def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -71,8 +102,11 @@ def unmasked_value(value: Any, dtype: np.dtype[Any]) -> Any:
         return complex(*(unmasked_value(part, np.dtype("f8")) for part in value))
     if dtype.kind not in "fS" or not isinstance(value, str):
         return value
-    data = base64.b64decode(value)
-    return data if dtype.kind == "S" else struct.unpack("<d", data)[0]
+    try:
+        data = base64.b64decode(value)
+        return data if dtype.kind == "S" else struct.unpack("<d", data)[0]
+    except (ValueError, struct.error):  # text of another program, such as "NaN"
+        return value
 
 
 def mask_value(value: Any, dtype: np.dtype[Any] | None = None) -> JSON:
@@ -101,7 +135,7 @@ def _as_json(value: Any) -> JSON:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        return value.decode("utf-8", "surrogateescape")
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -202,28 +236,50 @@ def _check_number(source: Source) -> None:
         )
 
 
+_NAMES_OF_XARRAY = "_ARRAY_DIMENSIONS"
+
+
 def metadata_of(array: Any) -> SourceMetadata:
     """What a `zarr.Array` says besides its values."""
     from zarr.dtype import VariableLengthBytes
 
-    attributes = dict(array.attrs)
+    dtype = np.dtype(array.dtype)
+    found = array.metadata.attributes
+    attributes = {}
+    if isinstance(found, Mapping):
+        attributes = plain_attributes(found, array.path or "the array", dtype)
     names = getattr(array.metadata, "dimension_names", None)
     if array.metadata.zarr_format == 2:
         # xarray keeps the names there. It takes the fill value of format 2 for missing values, and
         # that of format 3 for none.
-        names = attributes.pop("_ARRAY_DIMENSIONS", None)
-        if names is not None and array.fill_value is not None:
-            attributes.setdefault("_FillValue", mask_value(array.fill_value))
+        names = attributes.get(_NAMES_OF_XARRAY)
+        if _are_names(names, len(array.shape)):
+            del attributes[_NAMES_OF_XARRAY]
+            if array.fill_value is not None:
+                attributes.setdefault("_FillValue", mask_value(array.fill_value))
+        else:
+            names = None
     typed = {}
     if "_FillValue" in attributes:
-        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], np.dtype(array.dtype))
+        typed["_FillValue"] = unmasked_value(attributes["_FillValue"], dtype)
     is_bytes = isinstance(array.metadata.dtype, VariableLengthBytes)
     return SourceMetadata(
         serializer="vlen-bytes" if is_bytes else None,
         typed=typed,
         fill_value=array.fill_value,
-        dimension_names=None if names is None else tuple(names),
+        dimension_names=None
+        if names is None
+        else tuple(None if name is None else without_halves(name) for name in names),
         attributes=attributes,
+    )
+
+
+def _are_names(found: Any, ndim: int) -> bool:
+    """Whether an attribute gives the names of all axes."""
+    return (
+        isinstance(found, list | tuple)
+        and len(found) == ndim
+        and all(name is None or isinstance(name, str) for name in found)
     )
 
 

@@ -196,7 +196,12 @@ def stored_at(place: Place) -> StoredArray:
         translated = needed(
             "document", "v2", "an array of Zarr v2", field="store", value=place.label
         )
-        v2 = translated(parsed_at(place, _ARRAY_OF_V2), parsed_at(place, ATTRIBUTES_OF_V2))
+        from shardwrite.read.source import plain_attributes  # for arrays of Zarr v2
+
+        attributes = parsed_at(place, ATTRIBUTES_OF_V2)
+        if isinstance(attributes, dict):
+            attributes = plain_attributes(attributes, place.label)
+        v2 = translated(parsed_at(place, _ARRAY_OF_V2), attributes)
         metadata = parse_metadata(json.dumps(v2.document, indent=2))
         array = ShardedArray(metadata, place.store)
         notes = (*v2.notes, *limits.notes)

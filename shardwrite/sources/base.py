@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +29,10 @@ __all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
 # ---- Errors about damaged files
 
 
-_OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.error)
+_OF_DAMAGE = (
+    *(ArithmeticError, EOFError, LookupError, OSError, RuntimeError, ValueError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
 """What libraries raise about a damaged file. None of these is only for damage."""
 
 
@@ -35,14 +40,15 @@ _OF_DAMAGE = (EOFError, OSError, RuntimeError, ValueError, struct.error, zlib.er
 def naming_damage(path: str, box: Box) -> Iterator[None]:
     """Turn what a library raises about a damaged file into an error that names the file.
 
-    Errors of the operating system, which have a number, stay as they are.
+    Errors of the operating system, which have a number, stay as they are. Only EINVAL counts as
+    damage: it comes from places in a file that no file can have.
     """
     try:
         yield
     except ShardwriteError:
         raise
     except _OF_DAMAGE as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise SourceError(
             f"{path} cannot be read, and may be damaged: {error}", region=box.bounds

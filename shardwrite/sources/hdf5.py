@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, without_halves
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
 from shardwrite.place.objects import InStore
@@ -35,10 +35,12 @@ from shardwrite.sources.base import RegionSource, Request, SourceMetadata
 from shardwrite.sources.common import (
     FILES,
     choose_dataset,
+    digest,
     identify,
     place_of,
     place_text,
     require,
+    tell_left_out,
     typed_attributes,
 )
 from shardwrite.sources.inside import FileInBucket
@@ -211,10 +213,14 @@ def metadata_of(dataset: Any, path: str) -> SourceMetadata:
         names = [dataset.name.rpartition("/")[2]]
     return SourceMetadata(
         fill_value=dataset.fillvalue,
-        dimension_names=tuple(names) if any(names) else None,
+        dimension_names=tuple(map(_plain_name, names)) if any(names) else None,
         attributes=attributes_of(dataset, path),
         typed=typed_attributes(dataset.attrs),
     )
+
+
+def _plain_name(name: str | None) -> str | None:
+    return None if name is None else without_halves(name)
 
 
 def open_(request: Request) -> Hdf5Source:
@@ -245,8 +251,8 @@ def open_dataset(
             file.visititems(lambda name, node: names.append(name) if _is_dataset(node) else None)
             name = choose_dataset(names, wanted, path)
         dataset = file[name]
-        is_apart = dataset.is_virtual or dataset.id.get_create_plist().get_external_count()
-        if is_apart and isinstance(place, FileInBucket):  # the HDF5 library takes it for empty
+        apart = _files_apart(dataset)
+        if apart and isinstance(place, FileInBucket):  # the HDF5 library takes it for empty
             raise _elsewhere(name, path)
         shape, dtype, unit = tuple(dataset.shape), np.dtype(dataset.dtype), dataset.chunks
         metadata = metadata_of(dataset, path)
@@ -255,17 +261,55 @@ def open_dataset(
             dtype = np.dtypes.StringDType()
             fill = (metadata.fill_value or b"").decode("utf-8")
             metadata = replace(metadata, fill_value=fill)
+        is_virtual = dataset.is_virtual
+    others = None if isinstance(place, FileInBucket) else _state_of(apart, path, is_virtual)
     size = dtype.itemsize
     return kind(
         path=path,
         shape=shape,
         dtype=dtype,
         chunks=slabs(shape, size) if unit is None else merge_chunks(unit, shape, size),
-        identity=identify("hdf5", place, dataset=name),
+        identity=identify("hdf5", place, dataset=name, others=others),
         dataset=name,
         metadata=metadata,
         file=place if isinstance(place, FileInBucket) else None,
     )
+
+
+def _files_apart(dataset: Any) -> list[str]:
+    """Names of the files in which values of a dataset lie apart from it, as the dataset has them.
+
+    The dot is a virtual dataset's own file. A name may have a place for a number (``%b``).
+    """
+    if dataset.is_virtual:
+        return sorted({source.file_name for source in dataset.virtual_sources()} | {"."})
+    return [name for name, *_ in dataset.external or ()]
+
+
+def _state_of(names: list[str], path: str, is_virtual: bool) -> str | None:
+    """Digest of the states of other files in which values lie; None if there are none.
+
+    Warns
+    -----
+    UserWarning
+        If files of a virtual dataset are missing. The HDF5 library reads the fill value for them.
+    """
+    others = [name for name in names if name != "."]
+    above = (os.path.dirname(path), os.path.dirname(os.path.realpath(path)))
+    prefixes = (*above, os.environ.get("HDF5_VDS_PREFIX", ""), "")
+    facts: list[object] = []
+    missing: list[str] = []
+    for name in others:
+        found = next(filter(os.path.exists, (os.path.join(p, name) for p in prefixes)), None)
+        if found is None and "%" not in name:
+            missing.append(name)
+        stat = None if found is None else os.stat(found)
+        facts += [name, None if stat is None else (stat.st_size, stat.st_mtime_ns)]
+    if missing and is_virtual:
+        what = f"of {len(others)} files with its values, {len(missing)} are missing"
+        what += f", such as {missing[0]!r}"
+        tell_left_out(path, [f"{what}; the fill value is read for all that lies in them"])
+    return digest(facts) if others else None
 
 
 def _check_links(file: Any, name: str, path: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
+from shardwrite.errors import SpecError
 from shardwrite.grid import Box
 from shardwrite.read.array import slabs
 from shardwrite.read.source import as_attributes
@@ -35,6 +36,9 @@ def _file(path: str) -> Any:
     return scipy_io.netcdf_file(path, "r", mmap=True)
 
 
+_CDF5 = b"CDF\5"  # first bytes of a file; scipy knows the formats 1 and 2
+
+
 def _metadata(variable: Any, path: str) -> SourceMetadata:
     attributes = vars(variable)["_attributes"]  # scipy has no public name for all of them
     fill = attributes.get("_FillValue")
@@ -49,6 +53,16 @@ def _metadata(variable: Any, path: str) -> SourceMetadata:
 def open_(request: Request) -> Source:
     """Open one variable of a NetCDF-3 file."""
     path = os.path.abspath(request.path)
+    with open(path, "rb") as raw:
+        is_cdf5 = raw.read(len(_CDF5)) == _CDF5
+    if is_cdf5:
+        raise SpecError(
+            "its format is CDF-5 (64BIT_DATA), which is not read here",
+            field="source",
+            value=request.path,
+            remedy="open it with xarray and give that to shardwrite.write_dataset, or make "
+            "it NetCDF-4 with nccopy -k nc4",
+        )
     with _file(path) as file:
         name = choose_dataset(list(file.variables), request.dataset, path)
         # The shape of the variable has None for the record axis; that of its data has the extent.

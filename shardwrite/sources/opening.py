@@ -28,6 +28,16 @@ def place_of(source: Any) -> Place:
       ZIP file. A `zarr.storage.ZipStore` stands for its file. In a bucket, files of HDF5 and
       NetCDF-4 are read. The address of a volume may begin with ``precomputed://``.
     """
+    try:
+        return _place_of(source)
+    except SpecError as error:
+        if error.fields["field"] != "store":
+            raise
+        value, remedy = error.fields["value"], error.fields["remedy"]
+        raise SpecError(error.message, field="src", value=value, remedy=remedy) from None
+
+
+def _place_of(source: Any) -> Place:
     source = without_kind(source)
     path, name = _split(source)
     if path is None:

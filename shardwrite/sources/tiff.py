@@ -14,7 +14,8 @@ import glob
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.grid import Box, ravel
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.common import (
@@ -142,6 +143,8 @@ def describe_series(file: Any, number: int) -> tuple[SourceMetadata, list[str]]:
             channels = _channel_names(image, axes, series.shape, left_out)
         except ValueError as error:
             left_out.append(f"what its OME-XML says is left out: {error}")
+    elif file.is_imagej and series.kind != "imagej":
+        left_out.append("what ImageJ says of it is left out, since it does not fit the pages")
     elif file.is_imagej:
         steps = _steps_of_imagej(file.imagej_metadata or {}, series)
     names = unique_names([None if axis in _UNNAMED else axis.lower() for axis in axes])
@@ -298,7 +301,33 @@ def choose_series(file: Any, dataset: str | None, path: str) -> int:
             remedy=f"choose one of: {listed}",
         )
     _check_series(file.series[number], number, count, path)
+    if file.series[number].kind not in _KINDS_OF_LENGTH:
+        _check_end(file, path)
     return number
+
+
+# Kinds of series whose metadata tell the number of pages, which is compared with the file.
+_KINDS_OF_LENGTH = ("imagej", "shaped")
+
+
+def _check_end(file: Any, path: str) -> None:
+    """Refuse a file of which the last page names a next one that lies behind the end.
+
+    Such a file was cut off, and its libraries read the pages that are left.
+    """
+    handle, tiff = file.filehandle, file.tiff
+    with handle.lock:
+        handle.seek(file.pages.next_page_offset)
+        named = handle.read(tiff.offsetsize)
+    is_whole = len(named) == tiff.offsetsize
+    start = int(np.frombuffer(named, f"{file.byteorder}u{len(named)}")[0]) if is_whole else 0
+    if not is_whole or start + tiff.tagnosize > handle.size:
+        raise SpecError(
+            "the file is cut off, since its last page names another one behind the end",
+            field="source",
+            value=path,
+            remedy="give the file whole, or write the pages that are there into a new file",
+        )
 
 
 def _check_series(series: Any, number: int, count: int, path: str) -> None:
@@ -393,7 +422,7 @@ def open_stack(request: Request) -> Source:
     shape: tuple[int, ...] = ()
     dtype, number, leading = np.dtype("u1"), 0, 0
     for name in files:
-        with tifffile.TiffFile(name) as file:
+        with _naming_file(name), tifffile.TiffFile(name) as file:
             chosen = choose_series(file, request.dataset, name)
             series = file.series[chosen]
             if not metadata:
@@ -424,6 +453,22 @@ def open_stack(request: Request) -> Source:
         leading=leading,
         metadata=stacked(metadata),
     )
+
+
+@contextmanager
+def _naming_file(path: str) -> Iterator[None]:
+    """Have an error about a file of a stack that is none of TIFF name that file."""
+    try:
+        yield
+    except (ShardwriteError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 (tifffile raises many types)
+        raise SpecError(
+            f"it cannot be read as tiff: {error}",
+            field="source",
+            value=path,
+            remedy="give a pattern that leaves it out",
+        ) from None
 
 
 def _chunks(shape: Sequence[int], leading: int) -> tuple[int, ...]:

@@ -132,6 +132,13 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
             value=path,
             remedy="give the directory with zarr.json, or its URL",
         )
+    if isinstance(group, zarr.Array):
+        raise SpecError(
+            "it is a Zarr array, and holds no others",
+            field="dataset",
+            value=dataset,
+            remedy="leave it out",
+        )
     above = "" if node is None else dataset
     if os.path.isdir(path):
         for directory, names, leaves in walk(Path(path, above)):

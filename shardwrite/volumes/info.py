@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole, whole
-from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.documents import Codec, Document, has_halves
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.grid import Box, Shape, counts_of
 from shardwrite.volumes.codecs import (
@@ -234,8 +234,6 @@ MOST_WHOLE = 2**53
 """Largest whole number up to which JavaScript holds all of them exactly."""
 
 _WHOLE = re.compile(r"-?[0-9]{1,9}", re.ASCII)
-# halves of characters, which JSON can escape, and no path of a file can hold
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
@@ -334,7 +332,7 @@ def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
 
 def _scale(document: Any) -> Scale:
     key = document.get("key") if isinstance(document, Mapping) else None
-    if not isinstance(key, str) or _SURROGATE.search(key) is not None:
+    if not isinstance(key, str) or has_halves(key):
         remedy = 'give an object with a text as its "key"'
         raise SpecError("not a scale", field="scales", value=document, remedy=remedy)
     chunk_sizes = document.get("chunk_sizes")

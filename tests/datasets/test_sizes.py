@@ -259,6 +259,10 @@ BAD = {
         lambda: xr.Dataset({"v": ("x", [1, 2])}, attrs={"limits": [0, np.inf]}),
         "attribute 'limits' of 'the dataset' holds NaN or an infinite number",
     ),
+    "attributes that are no text": (
+        lambda: xr.Dataset({"v": ("x", [1, 2], {"units": "\udcb0C"})}),
+        "attribute 'units' of 'v' holds bytes that are no text in UTF-8.*decode it in",
+    ),
     "a missing value that is no JSON": (
         lambda: xr.Dataset({"v": ("x", [1.0, 2.0], {}, {"missing_value": np.nan})}),
         "attribute 'missing_value' of 'v' holds NaN.*encoding",

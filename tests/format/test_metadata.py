@@ -437,14 +437,14 @@ UNSERIALISABLE = [
     {"a": np.float32(1)},
     {"a": float("nan")},
     {"a": b"x"},
+    {"a": ["\udcff"]},
+    {"\udcff": 1},
     5,
     [1],
 ]
 
 
-@pytest.mark.parametrize(
-    "value", UNSERIALISABLE, ids=lambda v: type(v["a"]).__name__ if isinstance(v, dict) else str(v)
-)
+@pytest.mark.parametrize("value", UNSERIALISABLE, ids=lambda v: ascii(v).split(" at ")[0])
 def test_attributes_that_json_cannot_hold_are_refused(value):
     assert refused(make, attributes=value).field == "attributes"
 
@@ -453,7 +453,9 @@ def test_attributes_in_a_circle_are_refused():
     assert refused(make, attributes=CYCLE).field == "attributes"
 
 
-@pytest.mark.parametrize("names", [["x"], ["x", "y", "z"], [1, 2], 5, [["x"], "y"]], ids=str)
+@pytest.mark.parametrize(
+    "names", [["x"], ["x", "y", "z"], [1, 2], 5, [["x"], "y"], ["x", "\udcff"]], ids=ascii
+)
 def test_wrong_dimension_names_are_refused(names):
     error = refused(make, dimension_names=names)
     assert (error.field, error.value) == ("dimension_names", names)
@@ -672,6 +674,10 @@ def test_two_shardings_are_refused():
         ({"chunk_key_encoding": {"name": "v2", "configuration": None}}, "chunk_key_encoding"),
         ({"chunk_key_encoding": {"name": ["v2"]}}, "chunk_key_encoding"),
         ({"storage_transformers": [{"name": "x"}]}, "storage_transformers"),
+        ({"offsets": {"name": "x"}}, "offsets"),
+        ({"offsets": {"name": "x", "must_understand": True}}, "offsets"),
+        ({"offsets": {"name": "x", "must_understand": 0}}, "offsets"),
+        ({"offsets": None}, "offsets"),
         ({"dimension_names": ["x"]}, "dimension_names"),
         ({"dimension_names": [1, 2]}, "dimension_names"),
         ({"dimension_names": "xy"}, "dimension_names"),
@@ -690,6 +696,11 @@ def test_two_shardings_are_refused():
 )
 def test_document_that_does_not_add_up_is_refused(nodes, field):
     assert refused(parse_metadata, changed(**nodes)).field == field
+
+
+def test_members_that_need_not_be_understood_are_passed_over():
+    text = changed(offsets={"name": "x", "must_understand": False})
+    assert parse_metadata(text).grid == parse_metadata(changed()).grid
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ import pytest
 import tensorstore as ts
 import zarr
 import zarr.dtype
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import some, tried
 
 import shardwrite
 from shardwrite import CorruptShardError, PlanError, SpecError, StoreError, open_sharded
+from shardwrite.cli import main
 from shardwrite.convert.run import ConversionOptions, convert_array
 from shardwrite.engines import LocalEngine
 from shardwrite.plan.options import PlanOptions
@@ -692,6 +694,18 @@ def test_wrong_arguments(tmp_path):
     assert not b.exists()
 
 
+@pytest.mark.parametrize("source", ["", "/", "s3://", "nosuch://x", "a/zarr.json"])
+def test_a_source_that_is_no_path_is_named_as_the_source(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    for call in (shardwrite.shard, shardwrite.plan_reshard):
+        with pytest.raises(SpecError, match=r"^src=") as caught:
+            call(source, tmp_path / "b")
+        assert "can be made" not in str(caught.value)
+    ended = CliRunner().invoke(main, ["shard", source, "b"])
+    assert ended.exit_code == 2
+    assert "Error: SRC " in ended.output
+
+
 def test_a_chunk_without_bytes_is_refused(tmp_path):
     """Programs that ran out of room leave files without a byte, which no reader can decode."""
     source = zarr.create_array(str(tmp_path / "a"), shape=(4,), chunks=(2,), dtype="i4")
@@ -741,3 +755,25 @@ def test_a_storage_that_does_not_tell_where_a_place_lies_is_told(tmp_path, monke
     with pytest.raises(StoreError, match=r"cannot look at.*b.*Input/output error") as caught:
         shardwrite.shard(tmp_path / "a", tmp_path / "b", 2)
     assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("text", ["NaN", '"0x7fc00000"', '"nan"'])
+@pytest.mark.parametrize("way", ["copy", "in place", "consume"])
+def test_a_nan_in_any_form_is_the_same_fill_value(tmp_path, text, way):
+    """JSON has no NaN, and programs write it all the same; it is equal to nothing."""
+    values = np.array([1, np.nan, np.nan, np.nan, 5, 6], "f4")
+    a = tmp_path / "a"
+    zarr.create_array(a, shape=(6,), chunks=(2,), dtype="f4", fill_value=np.nan)[...] = values
+    document = (a / "zarr.json").read_text()
+    (a / "zarr.json").write_text(document.replace('"fill_value": "NaN"', f'"fill_value": {text}'))
+    before = payloads(a)
+    b = a if way == "in place" else tmp_path / "b"
+    if way == "in place":
+        done = shardwrite.reshard(a, shards=4)
+    else:
+        done = shardwrite.shard(a, b, 4, consume=way == "consume")
+    assert (done.n_chunks_encoded, payloads(b)) == (0, before)
+    same(zarr.open_array(b, mode="r")[...], values)
+    updated = a if way == "copy" else b
+    shardwrite.write_region(da.ones(2, chunks=2, dtype="f4"), updated, region=(slice(2, 4),))
+    same(open_sharded(updated)[...], np.array([1, np.nan, 1, 1, 5, 6], "f4"))

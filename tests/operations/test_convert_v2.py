@@ -244,3 +244,24 @@ def test_chunks_of_another_shape_or_codec_are_re_encoded(tmp_path):
     same(shardwrite.open_sharded(tmp_path / "b")[...], values)
     assert shardwrite.unshard(tmp_path / "a", tmp_path / "c").n_chunks_copied == 14
     same(zarr.open_array(tmp_path / "c", mode="r")[...], values)
+
+
+@pytest.mark.parametrize("how", ["copy", "consume", "in place"])
+def test_tensorstore_opens_what_was_a_v2_array_with_nan_in_its_attributes(tmp_path, how):
+    """xarray writes NaN there. JSON has none, and tensorstore reads attributes of v3 only."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    nan = float("nan")
+    zarr.open_group(a, mode="w", zarr_format=2, attributes={"top": [nan, 1]})
+    values = np.arange(6, dtype="<f4")
+    given = {"missing_value": nan, "_FillValue": nan, "range": [-float("inf"), 5], "units": "K"}
+    make(a / "t", values, chunks=(2,), attributes=given)
+    if how == "in place":
+        shardwrite.reshard(a, shards=2)
+        b = a
+    else:
+        shardwrite.shard(a, b, 2, consume=how == "consume")
+    same(by_tensorstore(b / "t"), values)
+    in_base64 = base64.b64encode(np.array(nan, "<f8").tobytes()).decode()
+    kept = {"missing_value": "NaN", "_FillValue": in_base64, "range": ["-Infinity", 5]}
+    assert json.loads((b / "t" / "zarr.json").read_text())["attributes"] == {**kept, "units": "K"}
+    assert json.loads((b / "zarr.json").read_text())["attributes"] == {"top": ["NaN", 1]}

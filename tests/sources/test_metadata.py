@@ -12,6 +12,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
+import shardwrite
 from shardwrite.cli import main
 from shardwrite.read.source import as_attributes
 from shardwrite.sources import SourceMetadata, open_source
@@ -140,3 +141,83 @@ def test_what_json_cannot_hold_is_told():
     assert found == {"n": "NaN", "m": ["Infinity", "-Infinity"], "b": "x", "s": "y"}
     with pytest.warns(UserWarning, match="'z' is left out"):
         assert as_attributes({"z": 1j, "a": 1}, "f") == {"a": 1}
+
+
+@pytest.mark.parametrize("bad", [b"\xb0C", "\udcb0C", np.bytes_(b"\xb0C"), [b"\xb0C"]], ids=ascii)
+def test_attributes_that_are_no_utf8_are_told(bad):
+    """Half of a character in a document keeps tensorstore and zarrs from the whole array."""
+    with pytest.warns(UserWarning, match="f: the attribute 'units' is no text in UTF-8"):
+        found = as_attributes({"units": bad, "°": "°\U0001f600"}, "f")
+    kept = found.pop("units")
+    assert (kept[0] if isinstance(kept, list) else kept) == "\ufffdC"
+    assert found == {"°": "°\U0001f600"}
+    with pytest.warns(UserWarning, match="'\ufffd' is no text"):
+        assert as_attributes({"\udcff": {"\udcff": 1}}, "f") == {"\ufffd": {"\ufffd": 1}}
+
+
+@pytest.mark.parametrize("way", ["write", "shard"])
+def test_tensorstore_opens_what_is_made_of_a_file_in_latin_1(tmp_path, way):
+    import h5py
+    import tensorstore
+
+    path, out = tmp_path / "a.h5", tmp_path / "b"
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("t", data=VALUES, chunks=(2, 3))
+        data.attrs["units"] = np.bytes_("°C".encode("latin-1"))
+        data.attrs["name"] = "°".encode("latin-1")
+        data.dims[0].label = "y"
+    if way == "write":
+        converted(path, out, "--dataset", "t")
+    else:
+        with pytest.warns(UserWarning, match="no text in UTF-8"):
+            shardwrite.shard(f"{path}::t", out, 2)
+    document = json.loads((out / "zarr.json").read_text())
+    assert document["attributes"] == {"units": "\ufffdC", "name": "\ufffd"}
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(out)}}
+    np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), VALUES)
+
+
+NAN_IN_BASE64 = base64.b64encode(struct.pack("<d", float("nan"))).decode()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ({"u": float("nan")}, {"u": "NaN"}),
+        ({"u": [1, {"v": float("-inf")}]}, {"u": [1, {"v": "-Infinity"}]}),
+        ({"_FillValue": float("nan")}, {"_FillValue": NAN_IN_BASE64}),
+        ({"_FillValue": "NaN"}, {"_FillValue": "NaN"}),
+        ({"_FillValue": "abc"}, {"_FillValue": "abc"}),
+        ({"u": "\udcb0"}, {"u": "\ufffd"}),
+        ([1], {}),
+        (5, {}),
+        ("x", {}),
+    ],
+    ids=ascii,
+)
+def test_odd_attributes_of_a_zarr_source(tmp_path, zarr_format, value, kept):
+    """They were refused as what the caller had given, or the whole source could not be read."""
+    path = make_zarr(tmp_path / "a", zarr_format=zarr_format)
+    if zarr_format == 2:
+        (path / ".zattrs").write_text(json.dumps(value))
+    else:
+        document = json.loads((path / "zarr.json").read_text())
+        (path / "zarr.json").write_text(json.dumps({**document, "attributes": value}))
+    assert converted(path, tmp_path / "b")["attributes"] == kept
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "b")[...], VALUES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shardwrite.to_sharded_zarr(zarr.open_array(path, mode="r"), tmp_path / "c", chunks=(2, 3))
+    assert json.loads((tmp_path / "c" / "zarr.json").read_text())["attributes"] == kept
+
+
+@pytest.mark.parametrize(
+    "names", [["y"], "yx", 5, [1, 2], [], None, {"y": 1}, ["y", ["x"]]], ids=str
+)
+def test_names_of_xarray_that_are_none_stay_an_attribute(tmp_path, names):
+    """A text was taken for one name for each letter, and others were refused."""
+    path = make_zarr(tmp_path / "a", zarr_format=2, attributes={"_ARRAY_DIMENSIONS": names})
+    document = converted(path, tmp_path / "b")
+    assert document.get("dimension_names") is None
+    assert document["attributes"] == {"_ARRAY_DIMENSIONS": names}

@@ -3,12 +3,15 @@ read."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.util
 import json
 import os
 import pickle
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +22,12 @@ import pytest
 import seams
 from forks import python
 
+import shardwrite
 from shardwrite.errors import SourceError, SpecError, StoreError, redacted
 from shardwrite.grid import Box
 from shardwrite.read.array import merge_chunks, slabs
 from shardwrite.sources import FORMATS, as_dask, open_source
-from shardwrite.sources.base import split_key
+from shardwrite.sources.base import naming_damage, split_key
 from shardwrite.sources.common import HandleCache
 from shardwrite.sources.tiff import page_files
 
@@ -406,6 +410,15 @@ def test_zarr_groups(tmp_path):
         open_source(str(path), dataset="nope")
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_zarr_array_holds_no_other(tmp_path, zarr_format):
+    import zarr
+
+    zarr.create_array(tmp_path / "a", shape=(4,), dtype="u1", zarr_format=zarr_format)
+    with pytest.raises(SpecError, match="dataset='x': it is a Zarr array, and holds no others"):
+        open_source(str(tmp_path / "a"), dataset="x")
+
+
 def test_zarr_zip(tmp_path):
     import zarr
 
@@ -468,6 +481,62 @@ def test_hdf5_filters_of_hdf5plugin(tmp_path):
     assert int(out.stdout) == values(SHAPE).sum()
 
 
+def make_virtual(path, inside=()):
+    """A virtual dataset of three files, or of datasets of the file itself; see HDF5."""
+    import h5py
+
+    layout = h5py.VirtualLayout((3, 10), "i8")
+    with h5py.File(path / "v.h5", "w") as file:
+        for i in range(3):
+            with contextlib.ExitStack() as stack:
+                own = f"s{i}.h5"
+                other = file if inside else stack.enter_context(h5py.File(path / own, "w"))
+                other[f"d{i}"] = np.arange(10) + i
+            layout[i] = h5py.VirtualSource("." if inside else own, f"d{i}", (10,))
+        file.create_virtual_dataset("x", layout, fillvalue=-1)
+    return np.arange(3)[:, None] + np.arange(10)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_virtual_dataset_has_the_identity_of_all_its_files(tmp_path, inside):
+    wanted = make_virtual(tmp_path, inside)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        source = open_source(tmp_path / "v.h5", dataset="x")
+        (tmp_path / "beside").write_text("")
+        assert open_source(tmp_path / "v.h5", dataset="x").identity == source.identity
+    np.testing.assert_array_equal(source[...], wanted)
+    if not inside:
+        os.utime(tmp_path / "s1.h5", ns=(1, 1))
+        assert open_source(tmp_path / "v.h5", dataset="x").identity != source.identity
+
+
+def test_files_of_a_virtual_dataset_that_are_missing_are_told(tmp_path):
+    """HDF5 reads the fill value for them, and says nothing."""
+    make_virtual(tmp_path)
+    (tmp_path / "s1.h5").unlink()
+    os.symlink(tmp_path / "v.h5", tmp_path / "link.h5")
+    for path in (tmp_path / "v.h5", tmp_path / "link.h5"):
+        with pytest.warns(UserWarning, match=r"of 3 files .*, 1 are missing, such as 's1\.h5'"):
+            source = open_source(path, dataset="x")
+        assert (source[1] == -1).all()
+    with pytest.warns(UserWarning, match="1 are missing"):
+        shardwrite.shard(f"{tmp_path}/v.h5::x", tmp_path / "z")
+
+
+def test_an_external_dataset_has_the_identity_of_all_its_files(tmp_path, monkeypatch):
+    import h5py
+
+    monkeypatch.chdir(tmp_path)
+    np.arange(30, dtype="<i4").tofile("e.bin")
+    with h5py.File("x.h5", "w") as file:
+        file.create_dataset("x", (5, 6), "<i4", external=[("e.bin", 0, 120)])
+    source = open_source("x.h5")
+    np.testing.assert_array_equal(source[...], np.arange(30).reshape(5, 6))
+    os.utime("e.bin", ns=(1, 1))
+    assert open_source("x.h5").identity != source.identity
+
+
 def test_netcdf3_variables(tmp_path):
     from scipy.io import netcdf_file
 
@@ -486,6 +555,13 @@ def test_netcdf3_variables(tmp_path):
         )
     with pytest.raises(SpecError, match=r"3 arrays.*a, b, fixed"):
         open_source(f"{tmp_path}/b.cdf")
+
+
+def test_cdf5_is_refused_by_its_name(tmp_path):
+    """scipy says of it that a header is unexpected."""
+    (tmp_path / "a.nc").write_bytes(b"CDF\5" + bytes(60))
+    with pytest.raises(SpecError, match=r"its format is CDF-5.*write_dataset.*nccopy"):
+        open_source(f"{tmp_path}/a.nc", dataset="v")
 
 
 # NumPy and raw
@@ -557,6 +633,33 @@ def test_raw_arguments(tmp_path, options, field):
     assert caught.value.field == field
     assert caught.value.remedy
     assert repr(caught.value.value) in str(caught.value)
+
+
+def test_a_damaged_zip_file_is_named(tmp_path):
+    import zarr
+
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        array = zarr.create_array(store, shape=(64,), chunks=(64,), dtype="u1", compressors=None)
+        array[...] = np.arange(64)
+    damaged = bytearray((tmp_path / "a.zip").read_bytes())
+    damaged[damaged.index(bytes(range(64))) + 9] ^= 0xFF
+    (tmp_path / "a.zip").write_bytes(damaged)
+    with pytest.raises(SourceError, match=r"a\.zip cannot be read, and may be damaged: Bad CRC"):
+        open_source(tmp_path / "a.zip")[0:64]
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("x"), IndexError("x"), OSError(errno.EINVAL, "x")], ids=repr
+)
+def test_what_libraries_raise_about_odd_numbers_in_a_file_is_damage(error):
+    with (
+        pytest.raises(SourceError, match="a cannot be read, and may be damaged"),
+        naming_damage("a", Box((0,), (1,))),
+    ):
+        raise error
+    with pytest.raises(OSError, match="x") as caught, naming_damage("a", Box((0,), (1,))):
+        raise OSError(errno.EIO, "x")
+    assert caught.value.errno == errno.EIO
 
 
 # TIFF
@@ -652,6 +755,57 @@ def test_tiff_codec_that_is_missing(tmp_path, monkeypatch):
     path, _ = make_tiff_zlib(tmp_path, values(SHAPE))
     monkeypatch.setattr(tifffile.TIFF, "DECOMPRESSORS", {})
     with pytest.raises(SpecError, match=r"ADOBE_DEFLATE.*imagecodecs"):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize("bigtiff", [False, True])
+@pytest.mark.parametrize("n_left", [0, 1, 5], ids="{} bytes of the third page".format)
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_a_tiff_without_its_last_pages_is_refused(tmp_path, compression, n_left, bigtiff):
+    """tifffile reads the pages that are left, and writes a line to the log."""
+    import tifffile
+
+    path = tmp_path / "stack" / "a.tif"
+    path.parent.mkdir()
+    with tifffile.TiffWriter(path, bigtiff=bigtiff) as file:
+        for image in values((5, 7, 5)):
+            file.write(image, metadata=None, contiguous=False, compression=compression)
+    with tifffile.TiffFile(path) as file:
+        third = file.pages[2].offset
+    path.write_bytes(path.read_bytes()[: third + n_left])
+    for given in (path, path.parent):
+        with pytest.raises(SpecError, match=r"a\.tif.: .*(cut off|corrupted IFD)"):
+            open_source(str(given))
+
+
+@pytest.mark.parametrize("options", [{"imagej": True}, {"ome": True, "compression": "zlib"}])
+def test_a_described_stack_without_its_last_pages_is_refused(tmp_path, options):
+    import tifffile
+
+    path, images = tmp_path / "a.tif", np.random.default_rng(0).integers(0, 99, (5, 30, 40), "u1")
+    tifffile.imwrite(path, images, **options)
+    whole = path.read_bytes()
+    np.testing.assert_array_equal(open_source(str(path))[...], images)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SpecError, match="cut off"):
+        open_source(str(path))
+
+
+def test_a_description_of_imagej_that_does_not_fit_the_pages_is_told(tmp_path):
+    import tifffile
+
+    path = tmp_path / "a.tif"
+    text = "ImageJ=1.11a\nimages=5\nslices=5\nspacing=2\nunit=um\n"
+    tifffile.imwrite(path, values((7, 5)), description=text, metadata=None)
+    with pytest.warns(UserWarning, match="what ImageJ says of it is left out"):
+        source = open_source(str(path))
+    assert (source.shape, source.metadata.attributes) == ((7, 5), {})
+
+
+def test_the_file_of_a_stack_that_is_none_of_tiff_is_named(tmp_path):
+    path, _ = make_tiff_directory(tmp_path, values(SHAPE))
+    (path / "._p1.tif").write_bytes(b"\0\5\x16\7")
+    with pytest.raises(SpecError, match=r"pages/\._p1\.tif': it cannot be read as tiff"):
         open_source(str(path))
 
 
