@@ -33,10 +33,10 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import all_operations
-import bucket
 import driver
 import effects
 import failing_calls
+import in_buckets
 import lossy_device
 import oracle
 import power_cut
@@ -136,14 +136,17 @@ def kill_at_moments(
 
 def of_bucket(server: str) -> dict[str, Any]:
     """Where a fault strikes."""
-    of = {"disk": partial(bucket.Bucket.of, server), "missing": partial(bucket.missing, server)}
+    of = {
+        "disk": partial(in_buckets.Bucket.of, server),
+        "missing": partial(in_buckets.missing, server),
+    }
     return {**of, "excluded": all_operations.NOT_IN_BUCKETS}
 
 
 @fault("kill in a bucket", **of_bucket("moto"))
 @fault("kill in a bucket of SeaweedFS", **of_bucket("seaweed"))
 def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
-    """The same in a bucket. A copy of it is judged, and the same call is made again there."""
+    """The same in a in_buckets. A copy of it is judged, and the same call is made again there."""
     operation, url = bench.operations[case.operation], bench.disk.url(path)
 
     def look() -> None:

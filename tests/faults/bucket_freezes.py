@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import proxy
 import servers
-from bucket import fetched, fresh, in_child, in_other_process, scratch_directory
+from in_buckets import fetched, fresh, in_child, in_other_process, scratch_directory
 from kills import child, ended_well
 from told import LAYOUT, SHARD, SIDE
 

@@ -37,8 +37,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "buckets"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import servers
-from bucket import in_child, in_other_process, scratch_directory, until
 from effects import before_effect
+from in_buckets import in_child, in_other_process, scratch_directory, until
 from kills import child
 from leftovers import left_over
 from update_cuts import STRATEGIES

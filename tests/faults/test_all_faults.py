@@ -56,7 +56,7 @@ def run(tmp_path, addition, *arguments, shim=None, harness="all_faults"):
         import obstore
         import shardwrite
         import all_faults
-        from bucket import Url
+        from in_buckets import Url
         from obstore.store import from_url
         from all_operations import NEW, OPERATIONS, make, source
         from driver import Operation

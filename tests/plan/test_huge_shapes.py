@@ -335,6 +335,7 @@ def test_a_receipt_that_claims_to_know_all_shards_of_a_huge_array(tmp_path):
     for name in ("zarr.json", "shardwrite-receipt.json"):
         document = json.loads((path / name).read_text())
         document["shape"] = [2**52]
+        document.pop("crc32c", None)  # as in an earlier version
         (path / name).write_text(json.dumps(document))
     with in_time(2 * MOST_SECONDS):
         da.ones(4, chunks=4, dtype="u1").to_sharded_zarr(path, region=slice(2, 6))

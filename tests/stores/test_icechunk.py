@@ -400,9 +400,11 @@ def test_a_shard_whose_changes_have_not_arrived_is_not_taken_for_written(on_disk
 
     def learnt(store, **facts):
         """Whether the journals of another process are believed."""
-        job = SimpleNamespace(target=SimpleNamespace(store=store))
+        options = SimpleNamespace(durability=None)
+        job = SimpleNamespace(target=SimpleNamespace(store=store), options=options)
+        run = SimpleNamespace(written_by=lambda *_: None)
         try:
-            Session(job, None, "driver", None, **facts).learn()
+            Session(job, run, "driver", None, **facts).learn()
         except AttributeError:  # there is no directory with journals here
             return True
         return False
