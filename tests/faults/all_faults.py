@@ -146,7 +146,7 @@ def of_bucket(server: str) -> dict[str, Any]:
 @fault("kill in a bucket", **of_bucket("moto"))
 @fault("kill in a bucket of SeaweedFS", **of_bucket("seaweed"))
 def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
-    """The same in a in_buckets. A copy of it is judged, and the same call is made again there."""
+    """The same in a bucket. A copy of it is judged, and the same call is made again there."""
     operation, url = bench.operations[case.operation], bench.disk.url(path)
 
     def look() -> None:
