@@ -177,6 +177,15 @@ def test_tensorstore_opens_what_is_made_of_a_file_in_latin_1(tmp_path, way):
     np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), VALUES)
 
 
+def opens(path):
+    """Whether this zarr-python opens an array."""
+    try:
+        zarr.open_array(path, mode="r")
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 NAN_IN_BASE64 = base64.b64encode(struct.pack("<d", float("nan"))).decode()
 
 
@@ -204,6 +213,10 @@ def test_odd_attributes_of_a_zarr_source(tmp_path, zarr_format, value, kept):
     else:
         document = json.loads((path / "zarr.json").read_text())
         (path / "zarr.json").write_text(json.dumps({**document, "attributes": value}))
+    if not isinstance(value, dict) and not opens(path):  # newer versions of zarr-python
+        with pytest.raises(shardwrite.SpecError, match="cannot be read as zarr"):
+            open_source(path)
+        return
     assert converted(path, tmp_path / "b")["attributes"] == kept
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "b")[...], VALUES)
     with warnings.catch_warnings():
