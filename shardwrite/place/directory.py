@@ -3,9 +3,9 @@
 The state of an array in groups lies beside the root of their hierarchy, where no reader of a group
 finds it: in ``<root>.shardwrite/<group>.shardwrite/<array>.shardwrite/``. `states_of` is the one
 function that tells where it may lie. The first of these places that is there holds, so that a run
-is found again after a group was made above, or was removed there. If none is there, it is that
-beside the highest group, if it can be used. Otherwise it is ``<array>.shardwrite/`` beside the
-array, as for an array in no group.
+is found again after a group was made above. If none is there, it is that beside the highest group,
+if it can be used. Otherwise it is ``<array>.shardwrite/`` beside the array, as for an array in no
+group.
 
 Processes that see different parts of a hierarchy, or have other rights, may look at different
 places. So each run leaves a mark in an array whose state does not lie beside it: a second name of
@@ -463,23 +463,13 @@ def states_of(path: Path, seen: Seen | None = None) -> list[Path]:
     if any(seen.once(_is_link, one) for one in _between(path, groups)):
         path = Path(os.path.realpath(path.parent), path.name)
         groups = [group for group in path.parents if group.name and seen.has_document(group)]
-    if not groups:  # somebody may have removed the groups, and not what lies beside them
-        left = [group for group in path.parents if group.name and seen.once(_has_state, group)]
-        return [own, *filter(_is_seen, (_state_in(group, path) for group in left))]
-    return [own, *(_state_in(group, path) for group in groups)]
-
-
-def _has_state(group: Path) -> bool:
-    """Whether state lies beside a group, or where one was."""
-    return _is_seen(state_beside(group))
-
-
-def _state_in(group: Path, path: Path) -> Path:
-    """Directory in which the state of a node lies, in that of a group above it."""
-    state = state_beside(group)
-    for part in path.relative_to(group).parts:
-        state /= f"{part}{RUN_SUFFIX}"
-    return state
+    states = [own]
+    for group in groups:
+        state = state_beside(group)
+        for part in path.relative_to(group).parts:
+            state /= f"{part}{RUN_SUFFIX}"
+        states.append(state)
+    return states
 
 
 def states_around(state: Path) -> list[Path]:
@@ -550,11 +540,8 @@ def run_in(plan: Path) -> str:
 
 def _is_array(path: Path, seen: Seen) -> bool:
     """Whether a directory is an array, or a run is about to make it one."""
-    if path.name:
-        own, *others = states_of(path, seen)
-        states = [own, *others] if seen.once(_has_state, path) else others
-        if any(is_file(state / _PLAN) for state in states):
-            return True
+    if path.name and any(is_file(state / _PLAN) for state in states_of(path, seen)):
+        return True
     return is_file(path / DOCUMENTS_OF_V2[0]) or (
         seen.has_document(path) and kind_of(path) == "array"
     )

@@ -27,6 +27,6 @@ def test_a_few_kills(tmp_path, kind):
 def test_five_of_each(tmp_path, kind, fault):
     """A sample: the campaign takes every effect."""
     names = f"make {kind}", f"change {kind}"
-    found = struck(tmp_path, fault, *names, "--cases", "5", "--seed", "3")
-    assert found["vacuous"] < 5
+    found = struck(tmp_path, fault, *names, "--cases", "8", "--seed", "1")
+    assert found["vacuous"] < 8
     assert found["acked"] > 0

@@ -78,20 +78,6 @@ def test_a_run_whose_arrays_were_removed_is_removed_by_the_same_process(tmp_path
     assert not (tmp_path / "x.shardwrite").exists()
 
 
-def test_a_run_whose_group_was_removed_is_found_and_goes_on(tmp_path):
-    root = tmp_path / "x"
-    zarr.create_group(root)
-    with dask.config.set(scheduler="sync"), pytest.raises(ValueError, match="not this one"):
-        write(root, arrays_of(refuse))
-    shutil.rmtree(root)
-    with pytest.raises(shardwrite.JournalError, match="has not ended"):
-        shardwrite.store([VALUES], [root], names=["a"], shards=16, chunks=4, source_id="other")
-    write(root, arrays_of())
-    for n, name in enumerate(NAMES):
-        np.testing.assert_array_equal(shardwrite.open_sharded(root, name)[...], VALUES + n)
-    assert not (tmp_path / "x.shardwrite").exists()
-
-
 def test_a_run_whose_arrays_were_removed_stays_while_somebody_works_on_it(tmp_path):
     root, begun, goes_on = tmp_path / "x", threading.Event(), threading.Event()
 
