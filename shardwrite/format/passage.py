@@ -78,16 +78,16 @@ def what_differs(source: ArrayMetadata, target: ArrayMetadata) -> list[str]:
         "the shapes of the arrays": (source.grid.shape, target.grid.shape),
         "the shapes of the inner chunks": (source.grid.chunks, target.grid.chunks),
         "the data types": (source.document["data_type"], target.document["data_type"]),
-        "the fill values": (_fill(source), _fill(target)),
+        "the fill values": (_fill(source, target), _fill(target, source)),
         "the codecs of the inner chunks": (_payload(source)[0], _payload(target)[0]),
     }
     return [name for name, (first, second) in facts.items() if first != second]
 
 
-def _fill(metadata: ArrayMetadata) -> Any:
+def _fill(metadata: ArrayMetadata, other: ArrayMetadata) -> Any:
     """What is equal for fill values of the same bits; JSON has several forms of a NaN."""
     dtype = metadata.dtype
-    if dtype.hasobject or dtype.kind == "T":
+    if dtype != other.dtype or dtype.hasobject or dtype.kind == "T":
         return metadata.fill_value
     return np.full((), metadata.fill_value, dtype).tobytes()
 
