@@ -185,8 +185,8 @@ class Many:
 
     def _write(self, root: Path, first: int) -> None:
         sizes = {"shards": {"time": 4}, "chunks": {"time": 2}}
-        more = self.dataset(first, first + self.n_shards)
-        more.shardwrite.to_zarr(root, append_dim="time", durability="batch", **sizes)
+        how = {**sizes, "durability": "batch", **({"append_dim": "time"} if first else {})}
+        self.dataset(first, first + self.n_shards).shardwrite.to_zarr(root, **how)
 
     def look(self, root: Path, is_done: bool) -> None:
         """All variables have the old length or all have the new one, and their values: of some after
