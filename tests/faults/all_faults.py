@@ -155,8 +155,9 @@ def kill_in_a_bucket(bench: Bench, case: Case, path: Path) -> Iterator[None]:
             bench.acks.write_text(text)
         case.trouble = case.trouble or bench.trouble_of(lambda: bench.disk.fetch(bench.home))
         bench.look(case)
-        looked = partial(read_old_or_new, path, operation)
-        case.trouble = case.trouble or bench.trouble_of(looked)
+        if not bench.hides:
+            looked = partial(read_old_or_new, path, operation)
+            case.trouble = case.trouble or bench.trouble_of(looked)
 
     seconds = bench.disk.seconds(bench, case.operation)
     case.trouble = bench.trouble_of(lambda: bench.disk.put(bench.home))
