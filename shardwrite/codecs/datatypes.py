@@ -204,7 +204,7 @@ def _is_same_time(given: Any, stored: Any) -> bool:
 
 
 def are_same_times(given: Any, stored: Any) -> Any:
-    """Whether times are what has been made of them in another unit, each for itself.
+    """Whether each time is the same as the one that was made of it in another unit.
 
     They are compared in their own unit. A time that is too far away for the other unit has become
     another one there, and numpy would compare what it becomes.

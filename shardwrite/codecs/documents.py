@@ -21,7 +21,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def has_halves(text: str) -> bool:
-    """Whether a text holds a half of a character (a surrogate), as bytes that are no UTF-8 become.
+    """Whether a text has half of a character (a surrogate), which bytes that are no UTF-8 become.
 
     JSON can spell it, and many readers then refuse the whole document.
     """

@@ -238,7 +238,7 @@ Progress = bool | Callable[[GroupReport], None]
 
 @dataclass(frozen=True, slots=True)
 class ConversionCall:
-    """What a call makes of which arrays; its source comes later."""
+    """Which arrays a call converts, and what it makes of them. The source is opened later."""
 
     dst: Any
     wanted: ConversionOptions  # what an array becomes
@@ -258,7 +258,7 @@ class ConversionCall:
 
     @property
     def removes_source(self) -> bool:
-        """Whether nothing is left of the source where it was."""
+        """Whether the call removes the source, or puts the new array in its place."""
         return self.consume or self.dst is None
 
     @property
