@@ -6,11 +6,13 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import obstore
@@ -57,29 +59,49 @@ def scratch_directory():
 
 
 @contextlib.contextmanager
-def in_other_process(name):
-    """A server that a child runs, so that this process starts no thread and no connection."""
+def run_by_child(runs, what, *, is_killed=False):
+    """The address that a context manager gives in a child, which runs until the block ends.
+
+    - `is_killed`: whether the child, and all that it has started, are killed then.
+    """
     answer, ask = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
         try:
+            if is_killed:
+                os.setpgid(0, 0)
             os.close(ask[1])
-            with scratch_directory() as directory:
-                made = servers.moto() if name == "moto" else servers.seaweed(directory)
-                with made as server:
-                    os.write(answer[1], server.endpoint.encode())
-                    os.read(ask[0], 1)
+            with runs() as address:
+                os.write(answer[1], address.encode())
+                os.read(ask[0], 1)
         finally:
             os._exit(0)
     os.close(answer[1])
     os.close(ask[0])
     try:
-        endpoint = os.read(answer[0], 1000).decode()
-        assert endpoint, f"the server {name} did not start"
-        yield servers.Server(endpoint)
+        address = os.read(answer[0], 1000).decode()
+        assert address, f"{what} did not start"
+        yield address
     finally:
         os.close(ask[1])
+        if is_killed:
+            os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def _endpoint(name):
+    with scratch_directory() as directory:
+        made = servers.moto() if name == "moto" else servers.seaweed(directory)
+        with made as server:
+            yield server.endpoint
+
+
+@contextlib.contextmanager
+def in_other_process(name):
+    """A server that a child runs, so that this process starts no thread and no connection."""
+    with run_by_child(partial(_endpoint, name), f"the server {name}") as endpoint:
+        yield servers.Server(endpoint)
 
 
 def until(happened, pid, seconds=60.0):

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import servers
 from effects import before_effect
-from in_buckets import in_child, in_other_process, scratch_directory, until
+from in_buckets import in_child, in_other_process, run_by_child, scratch_directory, until
 from kills import child
 from leftovers import left_over
 from update_cuts import STRATEGIES
@@ -246,31 +246,17 @@ def act(case: Case, root: str, notes: Path, kill_at: int = 0) -> None:
 
 
 @contextlib.contextmanager
+def two_workers():
+    """Address of a cluster of this process."""
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
 def cluster_of_two():
     """A cluster that another process runs; its address."""
-    answer, ask = os.pipe(), os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.setpgid(0, 0)  # all of its workers are killed with it
-            os.close(ask[1])
-            from distributed import LocalCluster
-
-            with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-                os.write(answer[1], cluster.scheduler_address.encode())
-                os.read(ask[0], 1)
-        finally:
-            os._exit(0)
-    os.close(answer[1])
-    os.close(ask[0])
-    try:
-        address = os.read(answer[0], 1000).decode()
-        assert address, "the cluster did not start"
-        yield address
-    finally:
-        os.close(ask[1])
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    return run_by_child(two_workers, "the cluster", is_killed=True)
 
 
 def judge(case: Case, root: str, notes: Path) -> None:
