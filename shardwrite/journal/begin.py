@@ -66,7 +66,7 @@ from shardwrite.place.target import (
     standing,
 )
 from shardwrite.records import OtherVersionError
-from shardwrite.stores.directories import NEW, fsync_directory, make_directories
+from shardwrite.stores.directories import NEW, fsync_directory, make_directories, state_beside
 from shardwrite.stores.looking import (
     PATH_MAX,
     as_store_error,
@@ -207,6 +207,28 @@ def _is_orphan(found: RunDirectory) -> bool:
     for one in (found, *found.outputs()):
         one.target.place.forget()  # nothing is removed because of an earlier look
     return _has_lost_all(found)
+
+
+def drop_removed(target: Target) -> None:
+    """Remove the runs that made arrays in groups above a new array, which somebody has removed.
+
+    - Raises JournalError if they are not all runs of new arrays that nobody works on.
+    """
+    if not isinstance(target.place, Directory):
+        return
+    for place, state in target.place.begun_in_removed():
+        found = tidied_run(Target(place, state))
+        if found is None:
+            continue
+        replaces = any(one.record.replaces for one in found.outputs())
+        if not found.makes_array or replaces or live_holders(found.shared):
+            left = state_beside(place.root)
+            raise JournalError(
+                f"{place.root} was removed while a run on {place.name} in it had not ended. Stop "
+                f"that run if it is still at work, and remove {left}, too",
+                path=str(left),
+            )
+        drop_orphan(found)
 
 
 def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | None, str]:

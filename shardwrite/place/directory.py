@@ -110,6 +110,14 @@ class Directory(Place):
         for state in states_of(self.path):
             yield from _begun_in(state)
 
+    def begun_in_removed(self) -> Iterator[tuple[Directory, Path]]:
+        """Arrays with a run, and its state, in groups above that were removed without that state."""
+        for group in self.path.parents:
+            if is_there(group):
+                return
+            for name in _begun_in(state_beside(group)):
+                yield Directory(group, name), _state_in(group, group / name)
+
     @property
     def label(self) -> str:
         """See :class:`Place`."""
@@ -463,13 +471,15 @@ def states_of(path: Path, seen: Seen | None = None) -> list[Path]:
     if any(seen.once(_is_link, one) for one in _between(path, groups)):
         path = Path(os.path.realpath(path.parent), path.name)
         groups = [group for group in path.parents if group.name and seen.has_document(group)]
-    states = [own]
-    for group in groups:
-        state = state_beside(group)
-        for part in path.relative_to(group).parts:
-            state /= f"{part}{RUN_SUFFIX}"
-        states.append(state)
-    return states
+    return [own, *(_state_in(group, path) for group in groups)]
+
+
+def _state_in(group: Path, path: Path) -> Path:
+    """Directory of the state of a node, in that of a group above it."""
+    state = state_beside(group)
+    for part in path.relative_to(group).parts:
+        state /= f"{part}{RUN_SUFFIX}"
+    return state
 
 
 def states_around(state: Path) -> list[Path]:

@@ -34,7 +34,13 @@ from shardwrite.format.sharding import why_kept
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box
 from shardwrite.host.stopping import RUNS, tell
-from shardwrite.journal.begin import Request, differences, same_source_remedy, tidied_run
+from shardwrite.journal.begin import (
+    Request,
+    differences,
+    drop_removed,
+    same_source_remedy,
+    tidied_run,
+)
 from shardwrite.journal.documents import check_groups_above, check_lists
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
@@ -195,6 +201,7 @@ def _check_above(target: Target) -> None:
     check_around(target.place)
     check_groups_above(target.place)
     warn_of_v2(target, kinds)
+    drop_removed(target)
     with as_store_error(str(target.run_path), "cannot remove what is left above"):
         tidy_home(target)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -78,8 +80,21 @@ def test_a_run_whose_arrays_were_removed_is_removed_by_the_same_process(tmp_path
     assert not (tmp_path / "x.shardwrite").exists()
 
 
-def test_a_run_whose_arrays_were_removed_stays_while_somebody_works_on_it(tmp_path):
-    root, begun, goes_on = tmp_path / "x", threading.Event(), threading.Event()
+def test_a_run_whose_group_was_removed_is_removed_by_the_next_call(tmp_path):
+    root = tmp_path / "x"
+    zarr.create_group(root)
+    with pytest.raises(ValueError, match="not this one"):
+        write(root, arrays_of(refuse))
+    assert list((tmp_path / "x.shardwrite" / "together").glob("run-*"))
+    shutil.rmtree(root)
+    shardwrite.store([VALUES], [root / "a"], shards=16, chunks=4, source_id="other")
+    np.testing.assert_array_equal(shardwrite.open_sharded(root / "a")[...], VALUES)
+    assert not (tmp_path / "x.shardwrite").exists()
+
+
+@contextlib.contextmanager
+def a_removed_hierarchy_that_is_written(root):
+    begun, goes_on = threading.Event(), threading.Event()
 
     def wait(block):
         if block.size:
@@ -87,18 +102,37 @@ def test_a_run_whose_arrays_were_removed_stays_while_somebody_works_on_it(tmp_pa
             assert goes_on.wait(60)
         return block
 
-    with ThreadPoolExecutor() as pool:
+    with dask.config.set(scheduler="sync"), ThreadPoolExecutor() as pool:
         first = pool.submit(write, root, arrays_of(wait))
         try:
             assert begun.wait(60)
             shutil.rmtree(root)
-            with pytest.raises(shardwrite.SpecError, match="there is no"):
-                shardwrite.abandon(root)
-            assert list((tmp_path / "x.shardwrite" / "together").glob("run-*"))
+            yield first
+            assert list(Path(f"{root}.shardwrite", "together").glob("run-*"))
         finally:
             goes_on.set()
-        with pytest.raises(shardwrite.ShardwriteError):
-            first.result()
+
+
+def test_a_run_whose_arrays_were_removed_stays_while_somebody_works_on_it(tmp_path):
+    root = tmp_path / "x"
+    with (
+        a_removed_hierarchy_that_is_written(root) as first,
+        pytest.raises(shardwrite.SpecError, match="there is no"),
+    ):
+        shardwrite.abandon(root)
+    assert isinstance(first.exception(), shardwrite.ShardwriteError)
+
+
+def test_a_run_whose_group_was_removed_stays_while_somebody_works_on_it(tmp_path):
+    root = tmp_path / "x"
+    zarr.create_group(root)
+    with (
+        a_removed_hierarchy_that_is_written(root) as first,
+        pytest.raises(shardwrite.JournalError, match=r"was removed.*and remove .*x\.shardwrite"),
+    ):
+        write(root, arrays_of())
+    assert len(first.result()) == len(NAMES)
+    assert published(root) == NAMES
 
 
 def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
