@@ -28,6 +28,7 @@ from shardwrite.errors import JournalError, PlanError, SpecError, printable
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal.begin import is_complete
 from shardwrite.journal.neighbours import unfinished, unfinished_updates
+from shardwrite.journal.receipt import read_receipt
 from shardwrite.options import options_from
 from shardwrite.place.base import Place, at_url, opened_once
 from shardwrite.place.seen import Seen
@@ -44,7 +45,7 @@ from shardwrite.read.hierarchy import documents_below
 from shardwrite.results import Facts, Result, counted, human
 from shardwrite.runs.array_plan import BY_CHUNKS, ArrayChunks, plan_array
 from shardwrite.runs.begin import was_left
-from shardwrite.runs.job import Job, RunOptions, target_of_update
+from shardwrite.runs.job import Job, RunOptions, digest_of, target_of_update
 from shardwrite.runs.region_plan import APPEND, Where, region_plan
 from shardwrite.runs.source_array import as_source_array
 from shardwrite.stores.looking import is_icechunk, is_session
@@ -66,6 +67,17 @@ class PlannedVariable:
     def was_left(self) -> bool:
         """Whether the array has this update already."""
         return self.target is not None and was_left(self.target, self.plan)
+
+    @property
+    def was_made(self) -> bool:
+        """Whether a run of this plan has made the array."""
+        receipt = None if self.target is None else read_receipt(self.target)
+        return receipt is not None and receipt.digest == digest_of(self.plan, "w-")
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether more than the dtype and the chunks of the source tells it from others."""
+        return not str(self.plan.identity.source).startswith(BY_CHUNKS)
 
     def job(self, options: RunOptions) -> Job:
         """The job that writes the variable; there is a place for it."""
@@ -229,6 +241,10 @@ def planned_into(
     updates = _Updates(call, targets, engine)
     plans = [updates.of_group(values) for values in made]
     wrong = next((found for _, found in plans if found is not None), None)
+    if wrong is not None and wrong.is_whole:
+        first = planned(call, into, engine)
+        if all(each.was_made and each.is_told_apart for each in first.variables):
+            return first
     variables = list[PlannedVariable]()
     for values, (each, _) in zip(made, plans, strict=True):
         own_wrong = None if wrong is None else values.repeated(wrong)
@@ -279,10 +295,7 @@ class _Updates:
             if values.axis is not None:
                 again[n] = self._of(values, start)
         appends = [each for each in again if each.plan.append_axis is not None]
-        if not wrong.are_last or not all(
-            each.was_left and not str(each.plan.identity.source).startswith(BY_CHUNKS)
-            for each in appends
-        ):
+        if not wrong.are_last or not all(each.was_left and each.is_told_apart for each in appends):
             raise self._unless_unfinished([each.path for each in appends], wrong.error)
         return again
 

@@ -29,6 +29,11 @@ class Overlap:
     are_last: bool  # whether they are the last ones of the store
     error: SpecError
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the store has these steps and no others."""
+        return self.are_last and self.n_steps == self.length
+
 
 def overlap(
     dataset: xarray.Dataset, dim: str, length: int, read: Callable[[Any, bool], Index]

@@ -111,7 +111,7 @@ class Directory(Place):
             yield from _begun_in(state)
 
     def begun_in_removed(self) -> Iterator[tuple[Directory, Path]]:
-        """Arrays with a run, and its state, in groups above that were removed without that state."""
+        """Arrays in removed groups above that left the state of a run, and that state."""
         for group in self.path.parents:
             if is_there(group):
                 return

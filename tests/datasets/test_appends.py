@@ -539,6 +539,27 @@ def test_an_append_of_another_length_is_told_of_one_that_has_not_ended(both, n_c
         steps(10, stop).shardwrite.to_zarr(both.ours, append_dim="time", **how)
 
 
+@pytest.mark.parametrize("names", [None, list("abcdefghij")], ids=["numbers", "names"])
+def test_the_call_that_made_the_store_is_told_as_done(tmp_path, names):
+    """As any append is, and so the first night of a job that is queued again."""
+
+    def first(offset=0):
+        made = steps(0, 10, offset=offset)
+        return made if names is None else made.assign_coords(time=np.array(names, dtype="U1"))
+
+    def stamps():
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+
+    first().shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="time", **SIZES)
+    before = stamps()
+    assert before
+    first().shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="time", **SIZES)
+    assert stamps() == before
+    with pytest.raises(SpecError, match=r"repeat|in the store"):
+        first(offset=1).shardwrite.to_zarr(tmp_path / "x.zarr", append_dim="time", **SIZES)
+    assert stamps() == before
+
+
 @pytest.mark.long
 def test_what_others_have_appended_meanwhile_stays(both):
     begin(steps(10, 15), both.ours, append_dim="time", mode="a-")
