@@ -219,7 +219,7 @@ def test_an_append_is_given_up(service, url, name):
 @pytest.mark.parametrize(
     ("every", "then"),
     [
-        (5, ("again", "abandon")),
+        (9, ("again", "abandon")),
         pytest.param(1, ("again",), marks=pytest.mark.campaign),
         pytest.param(1, ("abandon",), marks=pytest.mark.campaign),
     ],
