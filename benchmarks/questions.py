@@ -39,13 +39,13 @@ class Measurement:
 
 _SIDE = "benchmarks.side_by_side --json SCRATCH/raw.json --markdown SCRATCH/table"
 _SMALL = f"{_SIDE} --scale small --repeats 1"
-_COLD = f"{_SIDE} --scale small --repeats 3 --cold --cases zstd-64,slabs,many-shards"
+_COLD = f"{_SIDE} --scale small --repeats 2 --cold --cases zstd-64,slabs,many-shards"
 _THROUGHPUT = "benchmarks.throughput --directory MEMORY --output SCRATCH/lines"
 _DATASETS = "benchmarks.datasets --contestants shardwrite,xarray,xarray-zarrs"
 _SYNCED = "shardwrite-full,tensorstore-sync,shardwrite,tensorstore"
 MEASUREMENTS = {
     "side-by-side": Measurement(
-        (f"{_SIDE} --scale default --repeats 2 --once-above 4 --dir MEMORY",),
+        (f"{_SIDE} --scale default --repeats 2 --once-above 2 --dir MEMORY",),
         "side by side",
         _WRITES,
         (f"{_SMALL} --cases lz4-64,many-shards --contestants shardwrite,tensorstore --dir MEMORY",),
@@ -58,7 +58,7 @@ MEASUREMENTS = {
     ),
     "durability": Measurement(
         (
-            f"{_SIDE} --scale small --repeats 3 --cases zstd-64,none-64,many-shards --contestants {_SYNCED} --dir DISK",
+            f"{_SIDE} --scale small --repeats 2 --cases zstd-64,none-64,many-shards --contestants {_SYNCED} --dir DISK",
         ),
         "side by side",
         _WRITES,
@@ -66,7 +66,7 @@ MEASUREMENTS = {
     ),
     "bare-loop": Measurement(
         (
-            f"{_SIDE} --scale large --repeats 2 --cases zstd-64,lz4-64,none-16 --contestants shardwrite,bare-loop --dir MEMORY",
+            f"{_SIDE} --scale default --repeats 2 --cases zstd-64,lz4-64,none-16 --contestants shardwrite,bare-loop --dir MEMORY",
         ),
         "side by side",
         _WRITES,
@@ -111,7 +111,7 @@ MEASUREMENTS = {
         ("benchmarks.update --repeats 1 --side 64 --dir MEMORY",),
     ),
     "verify": Measurement(
-        ("benchmarks.verify --dir MEMORY",),
+        ("benchmarks.verify --repeats 2 --dir MEMORY",),
         "table 1 1",
         ("codecs", "format", "operations", "read", "stores"),
         ("benchmarks.verify --repeats 1 --cases lz4-32 --dir MEMORY",),
@@ -123,13 +123,13 @@ MEASUREMENTS = {
         ("benchmarks.stream --repeats 1 --slices 4 --dir MEMORY",),
     ),
     "first-call": Measurement(
-        ("benchmarks.start_up --dir MEMORY",),
+        ("benchmarks.start_up --repeats 5 --dir MEMORY",),
         "table 1 1",
         (),
         ("benchmarks.start_up --repeats 1 --cases=--help --dir MEMORY",),
     ),
     "precomputed": Measurement(
-        ("benchmarks.precomputed --repeats 2 --dir MEMORY",),
+        ("benchmarks.precomputed --repeats 1 --dir MEMORY",),
         "table 2 1",
         ("codecs", "volumes", "write"),
         (
