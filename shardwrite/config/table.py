@@ -61,7 +61,7 @@ class Kind(Generic[T]):
 def as_nbytes(value: object) -> int:
     """Number of bytes of a size such as ``"256MB"``, ``"1.5 GiB"`` or 1000.
 
-    Fractions of a byte are cut off.
+    Fractions of a byte are cut off, and a number without a unit has none.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def _nbytes_of(size: str) -> int:
     match = re.fullmatch(
         r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", size, re.IGNORECASE
     )
-    if match is None:
+    if match is None or ("." in match[1] and match[2] is None):
         return 0
     whole, _, decimals = match[1].partition(".")
     unit: int = 10 ** len(decimals)

@@ -305,7 +305,7 @@ def test_commands_use_settings_and_options_take_precedence(tmp_path):
     assert not (tmp_path / "x.zarr").exists()
 
 
-@pytest.mark.parametrize("bad", ["", "5x", "-1", "1.5.5", 0, -3, True, 1.5, None])
+@pytest.mark.parametrize("bad", ["", "5x", "-1", "1.5.5", "2.5", "2.5B", 0, -3, True, 1.5, None])
 def test_what_is_no_size(bad):
     with pytest.raises(ValueError, match="number of bytes"):
         as_nbytes(bad)
