@@ -36,6 +36,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import commits
 import id_shards
 import preloaded
+from all_operations import TABLES
+from explorer import PAIRS
+from failing_updates import OTHERS, STREAMS, UPDATES
+from two_writers import OWN_OPERATIONS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "campaign.jsonl"
@@ -117,6 +121,8 @@ class Row:
         Whether all runs of a batch strike one job, so that only batches are independent.
     counts_left : bool
         Whether the harness counts what is left over. A file that is damaged and then refused stays.
+    names : tuple of str
+        Operations, each of which is a batch of its own with every case; ``{name}`` stands for one.
     """
 
     name: str
@@ -127,12 +133,25 @@ class Row:
     needs_shim: bool = False
     is_one_job: bool = False
     counts_left: bool = True
+    names: tuple[str, ...] = ()
 
-    def run(self, n_runs: int, seed: int) -> Numbers:
+    @property
+    def has_every_case(self) -> bool:
+        """Whether nothing is sampled."""
+        return self.wanted == 1 or bool(self.names)
+
+    def is_whole(self, results: list[dict[str, Any]]) -> bool:
+        """Whether so much is stored as is wanted."""
+        if self.names:
+            return {result.get("name") for result in results} >= set(self.names)
+        return sum(result["numbers"]["runs"] for result in results) >= self.wanted
+
+    def run(self, n_runs: int, seed: int, name: str = "") -> Numbers:
         """One batch."""
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch) / "out.json"
-            script, *arguments = shlex.split(self.command.format(n=n_runs, seed=seed))
+            command_line = self.command.format(n=n_runs, seed=seed, name=shlex.quote(name))
+            script, *arguments = shlex.split(command_line)
             environment = preloaded.environment(
                 preloaded.build(Path(scratch)) if self.needs_shim else None
             )
@@ -459,7 +478,8 @@ def rows() -> Iterator[Row]:
     command = 'freeze.py --operations "consume tree" --freezes {n} --seed {seed}'
     yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
-    yield Row(name, 1, 1, "all_faults.py --every 3 --last 10", of_ends)
+    command = "all_faults.py --every 3 --last 10 --operations {name}"
+    yield Row(name, 1, 1, command, of_ends, names=tuple(TABLES["arrays"]))
     name = "SIGKILL before every seventh effect on an array that keeps a manifest"
     yield Row(name, 1, 1, "all_faults.py --table listed --every 7 --last 4", of_ends)
     name = "power cut before an effect on an array that keeps a manifest, ext4"
@@ -494,9 +514,12 @@ def rows() -> Iterator[Row]:
     name = "frozen before an effect of any operation, taken over, thawed"
     yield Row(name, 500, 520, "freeze.py --freezes {n} --seed {seed}", of_freezes)
     name = "frozen before every effect of every operation, taken over, thawed"
-    yield Row(name, 1, 1, "freeze.py", of_freezes)
+    command = "freeze.py --operations {name}"
+    yield Row(name, 1, 1, command, of_freezes, names=tuple(OWN_OPERATIONS))
     name = "two processes interleaved, every schedule with two switches between them"
-    yield Row(name, 1, 1, "explorer.py --depth 2", of_schedules)
+    command = "explorer.py --depth 2 --operations {name}"
+    first = tuple(dict.fromkeys(pair[0] for pair in PAIRS))
+    yield Row(name, 1, 1, command, of_schedules, names=first)
     name = "two processes interleaved, both taken for dead, and a late effect of one"
     late = "explorer.py --depth 3 --ways late --before claim-|/c/ --cases {n} --seed {seed}"
     yield Row(name, 600, 300, late, of_schedules)
@@ -505,15 +528,16 @@ def rows() -> Iterator[Row]:
     name = "the k-th call of one kind fails while an array is made, every k"
     yield Row(name, 1, 1, "failing_calls.py", of_calls, needs_shim=True)
     name = "the k-th call of one kind fails under an update or a stream, every k"
-    yield Row(name, 1, 1, "failing_updates.py", of_calls, needs_shim=True)
+    command, names = "failing_updates.py --operations {name}", (*UPDATES, *STREAMS)
+    yield Row(name, 1, 1, command, of_calls, needs_shim=True, names=names)
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
         name = f"the k-th call of one kind fails under a conversion, every eighth k: {what}"
         names = 'shard unshard "shard in place" "unshard in place"'
         command = f"failing_updates.py --operations {names} --errors {error} --every 8"
         yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     name = "the k-th call of one kind fails under any other operation, every third k"
-    command = "failing_updates.py --others --errors EIO --every 3"
-    yield Row(name, 1, 1, command, of_calls, needs_shim=True)
+    command = "failing_updates.py --operations {name} --errors EIO --every 3"
+    yield Row(name, 1, 1, command, of_calls, needs_shim=True, names=OTHERS)
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
         name = f"the k-th call of one kind fails while an array is consumed, every eighth k: {what}"
         names = '"shard and consume" "reshard and consume"'
@@ -538,16 +562,16 @@ def stored() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def store(row: Row, seed: int, numbers: Numbers, commit: str) -> None:
+def store(row: Row, seed: int, numbers: Numbers, commit: str, name: str = "") -> None:
     """Add a result; several campaigns may run side by side."""
     when = datetime.now(UTC).date().isoformat()
     numbers = replace(
         numbers,
         troubles=[re.sub(r"/\S*/(?=x\.zarr)", "", trouble)[:300] for trouble in numbers.troubles],
     )
-    line = json.dumps(
-        {"row": row.name, "seed": seed, "commit": commit, "date": when, "numbers": asdict(numbers)}
-    )
+    result = {"row": row.name, "seed": seed, "commit": commit, "date": when}
+    result |= {"name": name} if name else {}
+    line = json.dumps({**result, "numbers": asdict(numbers)})
     with RESULTS.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(line + "\n")
@@ -598,12 +622,15 @@ def run(minutes: float, pattern: str, *, is_anew: bool) -> None:
             remove_old(row)
         while pattern in row.name and time.monotonic() < until:
             results = stored().get(row.name, [])
-            n_done = sum(result["numbers"]["runs"] for result in results)
-            if n_done >= row.wanted:
+            if row.is_whole(results):
                 break
+            n_done = sum(result["numbers"]["runs"] for result in results)
             seed = max([result["seed"] for result in results], default=FIRST_SEED - 1) + 1
-            numbers = row.run(min(row.batch, row.wanted - n_done) if row.wanted > 1 else 1, seed)
-            store(row, seed, numbers, commit)
+            n_runs = 1 if row.has_every_case else min(row.batch, row.wanted - n_done)
+            done = {result.get("name") for result in results}
+            name = next((name for name in row.names if name not in done), "")
+            numbers = row.run(n_runs, seed, name)
+            store(row, seed, numbers, commit, name)
             print(f"{row.name}: {json.dumps(asdict(numbers))}", flush=True)
 
 
@@ -620,7 +647,7 @@ def bound(row: Row, results: list[dict[str, Any]], of: list[Numbers]) -> str:
     """
     if any(n.lost for n in of):
         return "does not hold"
-    if row.wanted == 1:
+    if row.has_every_case:
         return "every case"
     n_runs = len(results) if row.is_one_job else sum(n.runs - n.vacuous for n in of)
     return f"{3 / n_runs:.1e}" if n_runs > 3 else "none: too few runs"
@@ -663,7 +690,7 @@ def refused(most_changes: int) -> list[str]:
         known_ages = [age for age in ages if age is not None]
         is_control = row.name.endswith("level none")  # which promises nothing, and must lose
         for is_so, why in (
-            (sum(n.runs for n in of) < row.wanted, "too few runs are stored"),
+            (not row.is_whole(results), "too few runs are stored"),
             (
                 not is_control and any(n.lost or n.torn or n.troubles for n in of),
                 "something was lost or went wrong",

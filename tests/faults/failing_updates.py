@@ -96,10 +96,9 @@ def main() -> None:
     arguments.add_argument(
         "--operations", nargs="+", choices=OPERATIONS, default=(*UPDATES, *STREAMS)
     )
-    arguments.add_argument("--others", action="store_true", help="operations that have no rows")
     arguments.set_defaults(errors=ERRORS)
     given = arguments.parse_args()
-    kinds = kinds_of(OTHERS if given.others else given.operations, given.calls, given.errors)
+    kinds = kinds_of(given.operations, given.calls, given.errors)
     done = failing_calls.run_all(
         kinds, run_case, share=given.share, seed=given.seed, every=given.every
     )

@@ -120,6 +120,26 @@ def test_a_row_whose_harness_cannot_count_what_is_left_over(results, monkeypatch
     assert not campaign.refused(most_changes=100)
 
 
+def test_each_operation_of_a_row_is_a_batch(results, monkeypatch):
+    row, struck = replace(ROW, wanted=1, names=("one", "two")), []
+
+    def run(_, n_runs, seed, name):
+        struck.append((n_runs, seed, name))
+        return campaign.Numbers(runs=4, left=0)
+
+    monkeypatch.setattr(campaign, "rows", lambda: iter([row]))
+    monkeypatch.setattr(campaign.Row, "run", run)
+    monkeypatch.setattr(campaign, "commit_of_code", lambda: "HEAD")
+    results()
+    campaign.run(0.1, "", is_anew=False)
+    campaign.run(0.1, "", is_anew=False)
+    assert struck == [(1, 100, "one"), (1, 101, "two")]
+    assert campaign.refused(most_changes=100) == []
+    assert (cell("runs"), bound()) == ("8", "every case")
+    results(GOOD)
+    assert ["too few runs" in text for text in campaign.refused(most_changes=100)] == [True]
+
+
 @pytest.mark.long
 def test_the_command_for_a_release_says_no_to_the_stored_rows():
     """No row is new enough for it."""
@@ -192,7 +212,8 @@ def test_the_crash_test_is_told_by_what_is_stored(tmp_path, monkeypatch):
 @pytest.mark.parametrize("row", list(campaign.rows()), ids=lambda row: row.name)
 def test_the_harness_of_each_row_takes_its_command(row, monkeypatch, capsys):
     """A harness stops at its first argument that it does not know, and here at the last."""
-    script, *arguments = shlex.split(row.command.format(n=1, seed=1))
+    name = shlex.quote(row.names[-1]) if row.names else ""
+    script, *arguments = shlex.split(row.command.format(n=1, seed=1, name=name))
     monkeypatch.setattr(sys, "argv", [script, *arguments, "--json", "out.json", "--help"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(SystemExit) as ended:
