@@ -25,7 +25,7 @@ from shardwrite.convert.arrays import (
     refuse_loss_of,
     refuse_runs,
 )
-from shardwrite.convert.in_place import INTO, give_back, states_of
+from shardwrite.convert.in_place import give_back, states_of
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import (
     Consumer,
@@ -173,19 +173,21 @@ def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> C
     _check(path, planned)
     layout = {f"{group.name}/": "group" for group in tree.groups}
     layout |= {one.name: digest_with_label(one, call) for one in planned.made}
-    with _consuming(path, {**layout, INTO: new.label}) as states:
+    with _consuming(path, layout, new.label) as states:
         refuse_runs(tree)
         _list(planned, states)
         return _consume(planned, states, engine)
 
 
 @contextlib.contextmanager
-def _consuming(path: Path, layout: Mapping[str, str]) -> Iterator[dict[str, Consumption]]:
+def _consuming(
+    path: Path, layout: Mapping[str, str], into: str
+) -> Iterator[dict[str, Consumption]]:
     """Begin to consume a tree, or go on, and remove the record when all of it is done.
 
     After an error, readers find the tree again, unless something of it was removed.
     """
-    with InPlace.begun(path, layout) as work:
+    with InPlace.begun(path, layout, into) as work:
         states = states_of(work)
         try:
             yield states
@@ -220,7 +222,7 @@ def _tree_at(place: Directory) -> Hierarchy:
         documents = node if state.aside is None else Directory(state.aside)
         if name.endswith("/"):
             groups.append(group_at(documents, name.strip("/")))
-        elif name != INTO:
+        else:
             found = stored_at(documents)
             if state.is_listed:
                 array = ShardedArray(found.array.metadata, node.store)

@@ -63,9 +63,6 @@ from shardwrite.stores.looking import (
     read_file,
 )
 
-INTO = "consumed into"
-"""Key in the layout of a conversion that consumes a tree, which names the new array."""
-
 _DOCUMENTS = {DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2}
 _FILES_OF_ARRAY = (*_DOCUMENTS, RECEIPT_NAME, REPORT_NAME)
 _CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
@@ -84,9 +81,9 @@ def finish_in_place(place: Place) -> bool:
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
-        if INTO in work.layout:
+        if work.into:
             raise JournalError(
-                f"{path} is being converted into {work.layout[INTO]} with consume=True. Make that "
+                f"{path} is being converted into {work.into} with consume=True. Make that "
                 "call again to finish it, or give it up with abandon (shardwrite abandon), as long "
                 "as nothing of it was removed",
                 path=str(work.work),
@@ -107,7 +104,7 @@ def abandon_in_place(place: Place) -> bool:
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
-        if INTO in work.layout:
+        if work.into:
             give_back(work, states_of(work))
         elif (work.is_complete or not is_there(path)) and work.is_new:
             _finish(work)
@@ -126,8 +123,7 @@ def _give_up(work: InPlace) -> None:
 
 def states_of(work: InPlace) -> dict[str, Consumption]:
     """State of the consumption of each node of a tree, by its name in the layout."""
-    names = (name for name in work.layout if name != INTO)
-    return {name: consumption_of(work.path, work.work, name) for name in names}
+    return {name: consumption_of(work.path, work.work, name) for name in work.layout}
 
 
 def give_back(work: InPlace, states: dict[str, Consumption]) -> None:

@@ -38,6 +38,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -74,11 +75,12 @@ from shardwrite.stores.removal import Proof, data_in, link_from, remove_data, re
 class Begun(Record):
     """What a conversion in place was begun with."""
 
-    version: Annotated[int, range(1, 2)] = always(1)
+    version: Annotated[int, range(1, 3)] = always(2)
     first: str  # token of the process that began it
     leaf: str  # name of the tree
     old: Annotated[int, range(2**64)]  # inode number of the old tree
     layout: Mapping[str, str]  # digest of what each array becomes, by the path of the array
+    into: str = ""  # label of the new tree if the old one is consumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class _Work(Record):
 _WORK = "work.json"
 
 _ENDED, _DRAFT = "ended-", "draft-"
+
+_INTO = "consumed into"  # key in the layout that told of it in the first version of the record
 
 _ADOPTS = "adopts"  # key in the layout of what an older version did with files of HDF5
 
@@ -174,18 +178,21 @@ class InPlace:
 
     @classmethod
     @contextlib.contextmanager
-    def begun(cls, path: Path, layout: Mapping[str, str] | None) -> Iterator[InPlace]:
+    def begun(
+        cls, path: Path, layout: Mapping[str, str] | None, into: str = ""
+    ) -> Iterator[InPlace]:
         """Begin a conversion in place, or take over one that was interrupted.
 
         - `layout`: digest of what each array becomes, by the path of the array. None takes over a
           conversion whatever it was begun with.
+        - `into`: label of the new tree if the old one is consumed.
         - Raises UntrustedStateError if another user has begun it.
         """
         for _ in range(_MAX_TRIES):
             token = uuid.uuid4().hex
             made = conversion_beside(path) / f"{WORK_PREFIX}{token}"
             with as_store_error(str(conversion_beside(path)), "cannot begin"):
-                record = _recorded(path, layout)
+                record = _recorded(path, layout, into)
                 if not _take_over(path, record, made):
                     _tidy(conversion_beside(path), record.first)
                     if layout is None:
@@ -220,6 +227,11 @@ class InPlace:
     def layout(self) -> Mapping[str, str]:
         """Digest of what each array becomes, by its path; see `begun`."""
         return self._record.layout
+
+    @property
+    def into(self) -> str:
+        """Label of the new tree if the old one is consumed; else empty."""
+        return self._record.into
 
     @property
     def work(self) -> Path:
@@ -353,7 +365,7 @@ class InPlace:
         self._new_inode = new_inode
 
 
-def _recorded(path: Path, layout: Mapping[str, str] | None) -> Begun:
+def _recorded(path: Path, layout: Mapping[str, str] | None, into: str) -> Begun:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
     home = conversion_beside(path)
     if layout is not None:
@@ -368,7 +380,7 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Begun:
                     os.mkdir(home, 0o700)
             _require_own(home)
             if layout is not None and not is_there(home / RECORD):
-                _link_record(path, layout)
+                _link_record(path, layout, into)
             break
     record = _parsed(path, read_file(home / RECORD) or b"")
     if record.layout.get(_ADOPTS) in ("move", "link"):
@@ -378,9 +390,9 @@ def _recorded(path: Path, layout: Mapping[str, str] | None) -> Begun:
             "it",
             path=str(home),
         )
-    if layout is not None and dict(record.layout) != dict(layout):
+    if layout is not None and (dict(record.layout) != dict(layout) or record.into != into):
         names = {*record.layout, *layout}
-        others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
+        others = sorted(n for n in names if record.layout.get(n) != layout.get(n)) or [""]
         raise JournalError(
             f"another conversion of {path} in its place was begun and has not ended; it makes "
             f"something else of {', '.join(repr(name or '/') for name in others[:3])}. Make the "
@@ -421,15 +433,19 @@ def _parsed(path: Path, data: bytes) -> Begun:
             f"{home} was begun for another tree, {record.leaf!r}; move it away after a look",
             path=str(home),
         )
+    if record.version == 1 and _INTO in record.layout:
+        layout = {name: digest for name, digest in record.layout.items() if name != _INTO}
+        record = replace(record, layout=layout, into=record.layout[_INTO])
     return record
 
 
-def _link_record(path: Path, layout: Mapping[str, str]) -> None:
+def _link_record(path: Path, layout: Mapping[str, str], into: str) -> None:
     """Write the record of a new conversion, unless another process is first."""
     home, token = conversion_beside(path), uuid.uuid4().hex
     draft = home / f"{_DRAFT}{token},{signature()}"
     os.mkdir(draft)
-    begun = Begun(first=token, leaf=path.name, old=_inode(path) or 0, layout=dict(layout))
+    old = _inode(path) or 0
+    begun = Begun(first=token, leaf=path.name, old=old, layout=dict(layout), into=into)
     data, is_first = begun.to_json(), False
     try:
         write_file(draft / RECORD, data, durability="full", attempt=token)

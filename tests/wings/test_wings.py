@@ -157,7 +157,7 @@ def test_what_is_converted_in_its_place_is_left_alone(array):
 @pytest.mark.long
 def test_what_is_consumed_is_left_alone(array):
     """Its documents are moved aside, so that there is no array at its place."""
-    with InPlace.begun(array, {"": "digest", "into": "elsewhere"}) as work:
+    with InPlace.begun(array, {"": "digest"}, "elsewhere") as work:
         state = Consumption(array, work.work)
         state.list_objects("identity", np.ones(9, bool))
         state.hide()
