@@ -51,10 +51,11 @@ def attach(
 def if_loaded(module: str, name: str) -> tuple[type[Any], ...]:
     """A class in a tuple for `isinstance`, which is empty if its module was not imported yet.
 
-    Then there is no object of the class, and asking for one imports nothing.
+    Then there is no object of the class, and nothing is imported. The same holds while another
+    thread imports the module.
     """
-    loaded = sys.modules.get(module)
-    return () if loaded is None else (getattr(loaded, name),)
+    kind = getattr(sys.modules.get(module), name, None)
+    return () if kind is None else (kind,)
 
 
 class LateMethod:

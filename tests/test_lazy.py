@@ -9,13 +9,14 @@ import json
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
 import shardwrite
-from shardwrite._lazy import when_imported
+from shardwrite._lazy import if_loaded, when_imported
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {
@@ -321,3 +322,10 @@ def test_nobody_acts_on_a_module_that_another_thread_has_not_finished(tmp_path, 
     finally:
         gate.go.set()
         sys.meta_path[:] = finders
+
+
+def test_a_class_of_a_module_that_another_thread_imports_is_not_there_yet(monkeypatch):
+    monkeypatch.setitem(sys.modules, "half_imported", types.ModuleType("half_imported"))
+    assert if_loaded("half_imported", "Store") == ()
+    assert if_loaded("not_imported", "Store") == ()
+    assert if_loaded("pathlib", "Path") == (Path,)

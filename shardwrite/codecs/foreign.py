@@ -147,7 +147,9 @@ class ForeignPipeline:
         try:
             stored = np.asarray(array[...]).reshape(array.shape)
             return stored.transpose(np.argsort(self._axes))
-        # Codecs of third parties may raise anything; each exception means wrong bytes here.
+        except MemoryError:
+            raise
+        # Codecs of third parties may raise anything; each other exception means wrong bytes here.
         except Exception as error:
             raise CorruptShardError(f"codecs {self.names}: {error}") from error
         finally:

@@ -480,7 +480,9 @@ class NumcodecsStage:
         """See :meth:`BytesStage.decode`."""
         try:
             decoded = memoryview(self._decode(data, limit_nbytes)).cast("B")
-        # numcodecs raises what its libraries raise; each exception means wrong bytes here.
+        except MemoryError:
+            raise
+        # numcodecs raises what its libraries raise; each other exception means wrong bytes here.
         except Exception as error:
             raise CorruptShardError(f"{self._name}: {error}") from error
         if len(decoded) > limit_nbytes:

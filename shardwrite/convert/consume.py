@@ -35,7 +35,7 @@ from shardwrite.convert.removal import (
     execute_consuming,
     ranks_there,
 )
-from shardwrite.convert.swap import InPlace, layout_of, work_of
+from shardwrite.convert.swap import InPlace, layout_of, tidy_ended, work_of
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
@@ -164,6 +164,7 @@ def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> C
             "what is made of it would not be durable", 'give durability="full" or "batch"'
         )
     check_apart(place, new)
+    tidy_ended(path)
     if not has_document(place) and work_of(path) is None:
         done = _finished(place, new, call)
         if done:

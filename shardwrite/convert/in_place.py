@@ -27,7 +27,7 @@ from shardwrite.convert.arrays import (
 )
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import Consumption, consumption_of
-from shardwrite.convert.swap import InPlace, find_in_place
+from shardwrite.convert.swap import InPlace, find_in_place, tidy_ended
 from shardwrite.engines.local import Engine
 from shardwrite.errors import (
     CorruptShardError,
@@ -78,7 +78,7 @@ _MAX_SHOWN = 3
 def finish_in_place(place: Place) -> bool:
     """Finish a conversion in place of which only the rest is left: the removal of the old tree."""
     path = place.tree_path
-    if path is None or not find_in_place(path):
+    if path is None or not _is_begun(path):
         return False
     with InPlace.begun(path, None) as work:
         if work.into:
@@ -101,7 +101,7 @@ def abandon_in_place(place: Place) -> bool:
     tree is given up if nothing of it was removed, and then the tree is whole.
     """
     path = place.tree_path
-    if path is None or not find_in_place(path):
+    if path is None or not _is_begun(path):
         return False
     with InPlace.begun(path, None) as work:
         if work.into:
@@ -111,6 +111,12 @@ def abandon_in_place(place: Place) -> bool:
         else:  # also if another tree lies there now, which stays
             _give_up(work)
     return True
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a conversion in place has not ended; what one that has ended has left is removed."""
+    tidy_ended(path)
+    return find_in_place(path)
 
 
 def _give_up(work: InPlace) -> None:
@@ -145,8 +151,7 @@ def convert_in_place(
     tree, made, call = planned.tree, planned.made, planned.call
     path = _path_of(tree.place)
     if all(one.planned.is_there for one in made):
-        if path is not None and find_in_place(path):
-            abandon_in_place(tree.place)
+        abandon_in_place(tree.place)
         return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
     path = _check(tree, call)
     refuse_loss_of(tree, call)

@@ -115,23 +115,31 @@ def find_in_place(path: Path) -> bool:
     return _found(path) is not None
 
 
-def _found(path: Path) -> tuple[Begun, Path] | None:
-    """The record and the work of a conversion that was begun and has not ended.
-
-    What one that has ended has left behind is removed.
-    """
+def tidy_ended(path: Path) -> None:
+    """Remove what a conversion that has ended has left beside the tree at a path."""
+    record, works = _look(path)
     home = conversion_beside(path)
-    if not is_there(home):
-        return None
-    with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
-        _require_own(home)
-        data = read_file(home / RECORD)
-        record = None if data is None else _parsed(path, data)
-        works = [] if record is None else _works(home, record)
-        if record is not None and works:
-            return record, works[0]
-        _tidy(home, "" if record is None else record.first)
-    return None
+    if not works and is_there(home):
+        with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
+            _tidy(home, "" if record is None else record.first)
+
+
+def _found(path: Path) -> tuple[Begun, Path] | None:
+    """The record and the work of a conversion that was begun and has not ended."""
+    record, works = _look(path)
+    return None if record is None or not works else (record, works[0])
+
+
+def _look(path: Path) -> tuple[Begun | None, list[Path]]:
+    """The record of a conversion, and its work unless it has ended."""
+    home = conversion_beside(path)
+    if is_there(home):
+        with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
+            _require_own(home)
+            data = read_file(home / RECORD)
+            record = None if data is None else _parsed(path, data)
+            return record, [] if record is None else _works(home, record)
+    return None, []
 
 
 def new_tree_of(path: Path) -> Path | None:
@@ -465,13 +473,18 @@ def _link_record(path: Path, layout: Mapping[str, str], into: str) -> None:
 
 def _require_own(home: Path) -> None:
     """Refuse a directory that this user has not made."""
-    found = os.lstat(home)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    found, look = os.lstat(home), "look at it and rename it, which deletes nothing"
+    if not stat.S_ISDIR(found.st_mode):
+        raise UntrustedStateError(
+            f"{home} is no directory, and it is not followed; {look}",
+            path=str(home),
+            owner=owner_of(home),
+        )
+    if found.st_uid != os.geteuid():
         owner = owner_of(home)
         raise UntrustedStateError(
-            f"{home} is no directory of this user; its owner is {owner}, and it is not followed. "
-            f"Ask {owner} to finish or give up that conversion; or look at it and rename it, which "
-            "deletes nothing",
+            f"{home} was made by another user, {owner}, and it is not followed. Ask {owner} to "
+            f"finish or give up that conversion; or {look}",
             path=str(home),
             owner=owner,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import TypeVar
 
@@ -19,9 +21,10 @@ def in_threads(
     threads: int | None = None,
     is_over: Event | None = None,
 ) -> Iterator[T]:
-    """Results of a function, in the sequence of the items.
+    """Results of a function for some items, in their order.
 
-    After an error, what has not begun does not begin.
+    After an error, what has not begun does not begin. Where no thread can be started any more, this
+    thread works on what no other one has begun.
 
     - `threads`: number of threads; by default the number of cores.
     - `is_over`: is set after an error or an interruption, before what has begun is waited for.
@@ -30,18 +33,38 @@ def in_threads(
     if threads <= 1:
         yield from map(function, items)
         return
+    results = deque(Future[T]() for _ in items)
+    waiting = deque(zip(results, items, strict=True))
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                _settle(*waiting.popleft(), function)
+
     with ThreadPoolExecutor(threads) as pool:
         try:
             try:
-                found = pool.map(function, items)
-            except RuntimeError:  # the interpreter ends, and starts no threads any more
-                found = map(function, items)
-            yield from found
+                for _ in range(threads):
+                    pool.submit(work)
+            except RuntimeError:  # the interpreter ends, or the system allows no more threads
+                work()
+            while results:
+                yield results.popleft().result()
         except BaseException:
+            waiting.clear()
             if is_over is not None:
                 is_over.set()
-            pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _settle(result: Future[T], item: S, function: Callable[[S], T]) -> None:
+    """Put what a function returns or raises into a result."""
+    try:
+        found = function(item)
+    except BaseException as error:  # noqa: BLE001 (whoever takes the result raises it)
+        result.set_exception(error)
+    else:
+        result.set_result(found)
 
 
 async def from_event_loop(call: Callable[[], T]) -> T:

@@ -271,7 +271,9 @@ def _by_pillow(data: Buffer) -> Pixels:
         with plugin.PngImageFile(BytesIO(data)) as image:
             image.load()
             return np.asarray(image)
-    # The library raises many types here; each of them means wrong bytes.
+    except MemoryError:
+        raise
+    # The library raises many types here; each other one means wrong bytes.
     except Exception as error:
         raise CorruptShardError(f"png: {error}") from error
 

@@ -27,7 +27,7 @@ from zarr.buffer.cpu import Buffer as ZarrBuffer
 from shardwrite.codecs.datatypes import native_dtype
 from shardwrite.codecs.foreign import ForeignPipeline
 from shardwrite.codecs.pipeline import NativePipeline, build_pipeline
-from shardwrite.codecs.stages import build_stage
+from shardwrite.codecs.stages import NumcodecsStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
@@ -423,6 +423,23 @@ def test_rows_of_long_text(whose):
     batch = np.array([[f"{n}" * 1000] for n in range(3)], text)
     encoded = pipeline.encode(batch, np.array([2, 0]))
     assert [pipeline.decode(data).tolist() for data in encoded] == batch.tolist()[2::-2]
+
+
+def test_a_lack_of_memory_is_not_taken_for_wrong_bytes(monkeypatch):
+    def fail(*_, **__):
+        raise MemoryError("no room")
+
+    document = document_of([codec("bytes", endian="little")], (4,), np.dtype("i4"))
+    pipeline = ForeignPipeline((4,), np.dtype("i4"), document, (), (0,))
+    data = bytes(pipeline.encode(np.zeros((1, 4), "i4"))[0])
+    stage = NumcodecsStage("zlib", {"level": 1}, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(zarr.Array, "__getitem__", fail)
+        with pytest.raises(MemoryError, match="no room"):
+            pipeline.decode(data)
+        patch.setattr(stage, "_decode", fail)
+        with pytest.raises(MemoryError, match="no room"):
+            stage.decode(data, 16)
 
 
 @pytest.mark.compat

@@ -477,6 +477,14 @@ def test_state_of_another_user_is_not_followed(tmp_path):
     same(zarr.open_array(path, mode="r")[...], VALUES)
 
 
+def test_a_link_where_the_state_should_be_is_told(tmp_path):
+    path = flat(tmp_path / "a.zarr")
+    seams.conversion_beside(path).symlink_to(tmp_path)
+    with pytest.raises(UntrustedStateError, match=r"is no directory, and it is not followed; look"):
+        shardwrite.shard(path, shards=2)
+    same(zarr.open_array(path, mode="r")[...], VALUES)
+
+
 def test_a_damaged_record_is_told(tmp_path):
     path = flat(tmp_path / "a.zarr")
     with pytest.raises(KeyboardInterrupt):
