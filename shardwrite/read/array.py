@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -270,7 +272,11 @@ class ShardedArray:
 
     @cached_property
     def _token(self) -> str:
-        return self.store.token
+        """Text that tells the array from others, and from one of another layout in its place."""
+        document = self.metadata.document
+        layout = [document.get(name) for name in ("data_type", "chunk_grid", "codecs")]
+        digest = blake2b(json.dumps(layout).encode(), digest_size=16).hexdigest()
+        return f"{self.store.token} {digest}"
 
     def _open(self, key: str, whole_nbytes: int = 0) -> ObjectReader | None:
         """Open an object to read its index, if none is kept, and then inner chunks."""
