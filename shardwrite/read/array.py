@@ -61,7 +61,7 @@ from shardwrite.read.stored_shard import Open, open_for_index, reading_twice
 from shardwrite.results import card_of
 from shardwrite.seams import Ref, all_of
 from shardwrite.stores.base import Capability, ObjectReader, Store
-from shardwrite.stores.looking import is_file, is_there, listed, parse_json
+from shardwrite.stores.looking import is_file, is_there, listed, parse_json, size_and_time
 
 # ---- Chunks of dask arrays, from any form that dask accepts
 
@@ -378,7 +378,9 @@ class ShardedArray:
         return Ref("source", "zarr", {"path": path})
 
     def __dask_tokenize__(self) -> Any:
-        return self.metadata.text, self.store.token
+        root, prefix = self.store.local_root, getattr(self.store, "prefix", "")
+        document = None if root is None else size_and_time(os.path.join(root, prefix, DOCUMENT))
+        return self.metadata.text, self.store.token, document  # so one in its place is another one
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Elements that an index selects, as numpy gives them.
