@@ -232,9 +232,11 @@ class ShardedArray:
         *,
         is_afresh: bool = False,
         is_alone: bool = False,
+        document: str = "",
     ) -> None:
         self.metadata = metadata
         self.store = store
+        self.document = document  # key of the document by which it was opened, if it was
         self.is_afresh = is_afresh
         self.is_alone = is_alone
         self.decided = decided_settings()
@@ -955,7 +957,7 @@ def described_by(data: bytes | None, place: Place) -> ShardedArray:
             for refuse in all_of("foreign"):  # by what a wing knows of the place
                 refuse(place, "array")
         raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
-    return ShardedArray(_parsed(data, place), place.store)
+    return ShardedArray(_parsed(data, place), place.store, document=DOCUMENT)
 
 
 def is_being_made(place: Place) -> bool:
