@@ -31,6 +31,7 @@ LAYOUTS = {
     "sharded": {"shards": SHARDS, "chunks": CHUNKS},
     "index at the start": {"shards": SHARDS, "chunks": CHUNKS, "index_location": "start"},
     "no shards": {"shards": None, "chunks": SHARDS},
+    "of 2022": {"shards": SHARDS, "chunks": CHUNKS, "format": "transformer-2022"},
 }
 
 
