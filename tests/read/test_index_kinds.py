@@ -12,6 +12,7 @@ import urllib.request
 
 import dask
 import numpy as np
+import obstore.store
 import pytest
 import zarr
 from hypothesis import given
@@ -367,8 +368,9 @@ def test_chunks_that_are_none(array, position):
             method(position)
 
 
-def test_a_store_in_memory_has_no_urls(array):
-    store = zarr.storage.MemoryStore()
+@pytest.mark.parametrize("kind", [zarr.storage.MemoryStore, obstore.store.MemoryStore])
+def test_a_store_in_memory_has_no_urls(array, kind):
+    store = kind()
     shardwrite.to_sharded_zarr(VALUES, store, shards=SHARDS, chunks=CHUNKS)
     found = shardwrite.open_sharded(store)
     assert found.encoded((4, 3, 0)) == array.encoded((4, 3, 0))
