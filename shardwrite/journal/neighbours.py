@@ -155,7 +155,7 @@ def refuse_overlapping_runs(target: Target, intent: Intent, *, restart: bool) ->
         if shared == 0:
             continue
         if restart and not other.makes_array:
-            give_up(other)
+            (give_up if intent.makes_array else give_up_for_restart)(other)
             continue
         holders = live_holders(other.shared)
         if holders:
@@ -206,16 +206,16 @@ def unfinished(
             "(--restart) takes its shards away and starts over"
         )
     else:
-        outcome = (
-            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
-            if is_replaced
-            else "An update with restart=True (--restart) gives it up, too"
-        )
+        outcome = ""
+        if is_replaced:
+            outcome = ". Replacing the array takes its shards away: give restart=True (--restart) to do so"
+        elif run.record.identity.staged is None:
+            outcome = ". An update with restart=True (--restart) gives it up, too"
         told = (
             f"{_kind(run)} of {path} has not ended"
             f"{f'; {shared} shards are in both' if shared else ''}. Run that again to finish it, "
             "or give it up with abandon (shardwrite abandon): each of its shards is then left as "
-            f"it is, old or new. {outcome}"
+            f"it is, old or new{outcome}"
         )
     return JournalError(told, path=str(run.target.run_path))
 
@@ -399,6 +399,22 @@ def give_up(run: RunDirectory) -> None:
         holders = live_holders(run.shared)
         raise held(run, holders[0]) if holders else unfinished(run)
     discard_run(run)
+
+
+def give_up_for_restart(run: RunDirectory) -> None:
+    """Give up an update that stands in the way of a call with ``restart=True``.
+
+    - Raises JournalError if it reads what it changes: the values that it has kept would go with it.
+    """
+    if run.record.identity.staged is not None:
+        raise JournalError(
+            f"an update of {run.target.label} that reads what it changes has not ended, and may "
+            "have changed shards. It would read these now. Make the same call without restart to "
+            "finish it, or give it up with abandon (shardwrite abandon): each of its shards is "
+            "then left as it is, old or new",
+            path=str(run.target.run_path),
+        )
+    give_up(run)
 
 
 def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:

@@ -44,7 +44,11 @@ from shardwrite.journal.begin import (
 from shardwrite.journal.documents import check_groups_above, check_lists
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import taking_part
-from shardwrite.journal.neighbours import begin_beside, give_up, refuse_overlapping_runs
+from shardwrite.journal.neighbours import (
+    begin_beside,
+    give_up_for_restart,
+    refuse_overlapping_runs,
+)
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.replay import JournalFile, journals, replay, sweep_run
@@ -600,9 +604,7 @@ def _refuse_overlapping(job: Job) -> None:
     with as_store_error(str(job.target.run_path), "cannot give up what stands in the way in"):
         found = tidied_run(job.target)
         if restart and found is not None and not found.makes_array:
-            if found.record.identity.staged is not None:
-                raise _not_again(found)
-            give_up(found)
+            give_up_for_restart(found)
         refuse_overlapping_runs(job.target, intent, restart=restart)
 
 
@@ -625,17 +627,6 @@ def values_gone(target: Target) -> JournalError:
         "of the same call was given up, or has ended. Some of its shards may be new. Give it up, "
         "too, with abandon (shardwrite abandon)",
         path=str(target.run_path),
-    )
-
-
-def _not_again(found: RunDirectory) -> JournalError:
-    """Error of an update that reads what it changes and is to start over."""
-    return JournalError(
-        f"an update of {found.target.label} that reads what it changes has not ended, and may have "
-        "changed shards. It would read these now. Make the same call without restart to finish it, "
-        "or give it up with abandon (shardwrite abandon): each of its shards is then left as it "
-        "is, old or new",
-        path=str(found.target.run_path),
     )
 
 

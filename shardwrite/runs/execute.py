@@ -464,7 +464,8 @@ def fuse_source(
     def taken(key: Any) -> list[Any]:
         if not isinstance(tasks[key], Task):  # as in graphs that users have made by hand
             return []
-        needed = [one for one in needs[key] if isinstance(tasks[one], Task)]
+        # What a cluster holds already, as after `scatter`, is no task of the graph.
+        needed = [one for one in needs[key] if isinstance(tasks.get(one), Task)]
         is_chain = len(needed) == 1 or made_by[key] is Row
         return [] if only_chains and not is_chain else [*filter(is_taken, needed)]
 

@@ -375,14 +375,17 @@ def _appended(
     if found is not None and len(found) == len(shape) and found[axis][0] > shape[axis]:
         found = None  # another program has cut off the slices before it
     is_named = source.is_stable and begins is None
-    receipt = read_receipt(target) if found is None and is_named else None
+    receipt, ends = read_receipt(target) if found is None and is_named else None, list(shape)
     for update in reversed(receipt.updates if receipt is not None else ()):
         known = update.identity
-        if update.given_up or update.is_cut_off(shape):  # cut off by another program
+        if update.given_up or update.is_cut_off(ends):  # cut off by another program
             continue
-        if known.append_axis == axis and known.source == source.identity:
+        if known.append_axis != axis or known.region is None:
+            continue
+        if known.source == source.identity:
             found = known.region
             break
+        ends[axis] = known.region[axis][0]  # where the array ended when this one began
     if found is not None:
         if len(found) != len(shape):
             message = (

@@ -650,9 +650,10 @@ class Session:
         """Enlarge the array by what an update has appended, and make its manifest exact."""
         directory = self.directory
         shape, label = directory.document["shape"], directory.target.label
+        grows = self.job.plan.append_axis is not None  # else the shape may be another program's
 
         def change(document: Document) -> Document:
-            return listed(enlarged(shape, label, document) if self.job.is_update else document)
+            return listed(enlarged(shape, label, document) if grows else document)
 
         directory.change(change)
 

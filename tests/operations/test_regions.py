@@ -821,3 +821,35 @@ def test_chunks_of_one_size_have_their_place_from_the_beginning(tmp_path, locati
     assert shardwrite.verify(path, deep=True).unused_nbytes == 0
     offsets = seams.table_of(path, (0, 0))[:, 0]
     assert np.argsort(offsets).tolist() == permutation((8, 8), "F").tolist()
+
+
+def test_an_append_that_was_cut_off_goes_to_the_end_behind_what_others_have_appended(tmp_path):
+    path, sizes = tmp_path / "x", {"shards": 8, "chunks": 4}
+
+    def append(value, n, name):
+        return shardwrite.write_region(np.full(n, value), path, "append", source_id=name)
+
+    shardwrite.to_sharded_zarr(np.zeros(40, int), path, **sizes)
+    append(1, 20, "y")
+    zarr.open_array(path, mode="r+").resize((40,))
+    append(2, 30, "z")
+    append(2, 30, "z")
+    append(1, 20, "y")
+    append(1, 20, "y")
+    expected = np.repeat([0, 2, 1], [40, 30, 20])
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], expected)
+
+
+def test_an_update_of_a_region_leaves_a_shape_that_another_program_changes_meanwhile(tmp_path):
+    path = tmp_path / "x"
+    shardwrite.to_sharded_zarr(np.arange(50), path, shards=8, chunks=4)
+    with dask.config.set(scheduler="sync"):
+        shardwrite.write_region(
+            np.zeros(8, int),
+            path,
+            slice(0, 8),
+            progress=lambda _: zarr.open_array(path, mode="r+").resize((40,)),
+        )
+    found = zarr.open_array(path, mode="r")
+    np.testing.assert_array_equal(found[...], np.where(np.arange(40) < 8, 0, np.arange(40)))
+    assert shardwrite.verify(path, deep=True).is_good

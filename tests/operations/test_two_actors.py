@@ -194,6 +194,8 @@ class TwoActors(RuleBasedStateMachine):
         name = self.name() if is_named else None
         x = da.from_array(values, chunks=3)
         self.ours(lambda: shardwrite.write_region(x, self.path, "append", source_id=name))
+        if self.added and self.added[1] + len(self.added[0]) > len(self.wanted):
+            self.added = None  # it was cut off, and others stand there now
         if name is not None:
             self.added = values, len(self.wanted), name
         self.wanted = np.concatenate([self.wanted, values])

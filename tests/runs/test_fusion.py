@@ -59,6 +59,16 @@ def test_what_only_one_task_needs_goes_into_it():
     assert computed(fused, keys) == computed(graph, keys) == [210, 1065]
 
 
+def test_what_a_cluster_holds_already_is_no_task():
+    """As what `Client.scatter` returns, which tasks name and no graph has."""
+    key, needed = ("sum", 0), TaskRef("held by workers")
+    tasks = {key: Task(key, sum_of, List(TaskRef(("x", 0)), needed)), ("x", 0): Task(("x", 0), int)}
+    graph = dask.highlevelgraph.HighLevelGraph({"all": tasks}, {"all": set()})
+    for only_chains in (False, True):
+        fused = fuse_source(graph, [key], only_chains=only_chains).to_dict()
+        assert "held by workers" in fused[key].dependencies
+
+
 def test_what_two_tasks_need_stays_a_task():
     x = da.arange(60, chunks=10)
     graph, keys = sums(x, [[(0,), (1,)], [(1,), (2,)]])
