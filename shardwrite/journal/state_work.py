@@ -425,8 +425,8 @@ def refuse_alone(target: Target) -> None:
         )
 
 
-def work_on(target: Target) -> Work | None:
-    """Work of this process on the state of a target, which lies in the bucket."""
+def current_work(target: Target) -> Work | None:
+    """What this process does on a run state in a bucket; None if it does nothing there."""
     directory = target.holder.beside
     with _lock:
         own = (work for work in _beside.values() if work.target.beside == directory)

@@ -55,7 +55,7 @@ from shardwrite.place.base import at_url, named, opened_once
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
-    check_beside,
+    has_state_directory,
     is_array,
     resolve_new,
     resolve_target,
@@ -219,7 +219,7 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
     from shardwrite.read.array import open_at  # of an array that exists
 
     if mode == "a":
-        check_beside(target)
+        has_state_directory(target)  # refuses a link or a file in its place
         with holding(target):
             run = tidied_run(target)
             if (run is not None and run.makes_array) or target.place.kind() != "array":

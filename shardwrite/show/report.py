@@ -631,6 +631,7 @@ def _throughput(report: RunReport, time: Scale, ticks: Sequence[Tick], x_name: s
 
 
 def _timeline(report: RunReport, time: Scale, ticks: Sequence[Tick], x_name: str) -> Chart:
+    """Chart of when each process wrote which shards, one row for each."""
     rects: list[Rect] = []
     labels: list[Label] = []
     y = float(TOP)

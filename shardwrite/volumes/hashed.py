@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,7 +36,7 @@ from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.passage import Passage
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box
@@ -157,12 +156,12 @@ def is_gathering(run: RunDirectory) -> bool:
 
     - Raises SpecError if the document in its record is none of an array.
     """
-    return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
+    return run.makes_array and has_scattered_chunks(metadata_of_document(run.document))
 
 
 def makes_scale(run: RunDirectory) -> bool:
     """Whether a run makes a scale of a volume; see `is_gathering` for what it raises."""
-    return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
+    return run.makes_array and is_scale(metadata_of_document(run.document))
 
 
 def plan_gathering(
