@@ -28,7 +28,7 @@ from shardwrite.codecs.datatypes import (
     native_dtype,
     zarr_dtype,
 )
-from shardwrite.codecs.documents import Document, check_json, has_halves
+from shardwrite.codecs.documents import Document, check_json, has_surrogates
 from shardwrite.codecs.pipeline import serializer_named
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
@@ -331,7 +331,9 @@ def make_metadata(
     if isinstance(names, list | tuple) and len(names) != len(shape):
         why, remedy = f"{len(names)} for {len(shape)} axes", _REMEDIES["dimension_names"]
         raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
-    if isinstance(names, list | tuple) and any(isinstance(n, str) and has_halves(n) for n in names):
+    if isinstance(names, list | tuple) and any(
+        isinstance(n, str) and has_surrogates(n) for n in names
+    ):
         why, remedy = "a name is no text in UTF-8", _REMEDIES["dimension_names"]
         raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
     for field in ("filters", "serializer", "compressors"):

@@ -330,6 +330,7 @@ class Work(ABC):
         """Put what is left, while no other thread works on the state."""
 
     def _go_on(self) -> None:
+        """What the thread does: put changes every few seconds, until the work is over."""
         pause = min(PUT_SECONDS, lease_times()[0])
         while not self._stop.wait(pause):
             try:

@@ -71,7 +71,7 @@ from shardwrite.runs.array_plan import (
 )
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_found
+from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_earlier
 from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, runs_on
 from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, digest_of, intent_of
 from shardwrite.runs.kept import FinishedArray, check_finished_array, check_kept
@@ -340,7 +340,7 @@ def write_scattered(
         result = finished([job])[0]
         found = FinishedArray() if result is None else check_finished_array(job, result, engine)
         if found.result is not None and found.good_shards is None:
-            tell_found(on_report, raw_nbytes + plan.raw_nbytes)
+            tell_earlier(on_report, raw_nbytes + plan.raw_nbytes)
             return counted_as(found.result, new)
         # What is in the way is refused before anything is spooled.
         if found.result is None:
