@@ -56,8 +56,8 @@ class RecordError(ValueError):
         what = f"its field {self.field!r}" if self.field else "it"
         return f"{what} must be {self.expected}"
 
-    def below(self, field: str, record: str = "") -> RecordError:
-        """The same error as one of a field, in which it was found."""
+    def inside(self, field: str, record: str = "") -> RecordError:
+        """The same error, of a field that holds this one."""
         dot = "." if self.field and not self.field.startswith("[") else ""
         return RecordError(self.expected, f"{field}{dot}{self.field}", record)
 
@@ -113,7 +113,9 @@ class Record:
     __slots__ = ()
 
     _format: ClassVar[int] = 0  # of the file, in which it comes first; 0 if it does not say any
-    _lenient: ClassVar[bool] = False  # whether a wrong value of a field counts as its default
+    # Whether a wrong value of a field counts as its default. `read` then also passes over unknown
+    # fields, and takes a value that is no object for a record of defaults.
+    _lenient: ClassVar[bool] = False
     _grows: ClassVar[bool] = False  # whether unknown fields are passed over
 
     def to_dict(self) -> dict[str, JSON]:
@@ -160,7 +162,7 @@ def read(kind: type[_T], found: Any) -> _T:
                 raise RecordError("there")  # noqa: TRY301 (told like all other faults)
         except RecordError as error:
             if not field.is_lenient:
-                raise error.below(name, kind.__name__) from None
+                raise error.inside(name, kind.__name__) from None
     others = [name for name in found if name not in known and not (number and name == "format")]
     if rest_name:
         values[rest_name] = {name: found[name] for name in others}
@@ -178,7 +180,7 @@ def check_format(number: object, known: int, record: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value of a field as JSON holds it."""
+    """The value of a field as JSON holds it: tuples are of one type; mappings hold plain values."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, tuple):
@@ -223,27 +225,27 @@ def _reader(kind: Any) -> _Reader:
     if origin is Annotated:
         inner, hook = args
         if isinstance(hook, range):
-            return _Whole(hook)
-        return _tested(_reader(inner), hook) if isinstance(hook, Check) else hook
+            return _WholeNumber(hook)
+        return _checked_reader(_reader(inner), hook) if isinstance(hook, Check) else hook
     if NoneType in args:
         inner = _reader(next(one for one in args if one is not NoneType))
         return lambda value: None if value is None else inner(value)
     if origin is tuple and args[1:] == (Ellipsis,):
-        return _listed(_reader(args[0]))
+        return _list_reader(_reader(args[0]))
     if origin is tuple:
-        return _row([_reader(one) for one in args])
+        return _tuple_reader([_reader(one) for one in args])
     if origin in (dict, Mapping):
-        return _mapping(_reader(args[1]))
+        return _mapping_reader(_reader(args[1]))
     if isinstance(kind, type) and issubclass(kind, Record):
         return kind.from_dict
     if isinstance(kind, type) and issubclass(kind, tuple):  # with names for its items
-        row = _row([_reader(one) for one in _types_in(kind).values()])
-        return lambda value: kind(*row(value))
+        read_items = _tuple_reader([_reader(one) for one in _types_in(kind).values()])
+        return lambda value: kind(*read_items(value))
     return _READERS.get(kind) or partial(read, kind)
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _WholeNumber:
     """Reader of whole numbers."""
 
     within: range = range(2**63)
@@ -254,7 +256,7 @@ class _Whole:
             raise RecordError(f"a whole number from {self.within.start} {limit}")
         return value
 
-    def are(self, values: Sequence[Any]) -> bool:
+    def accepts_all(self, values: Sequence[Any]) -> bool:
         """Whether all values are such numbers; a list may have millions."""
         is_whole = {*map(type, values)} <= {int}
         return is_whole and (
@@ -262,7 +264,9 @@ class _Whole:
         )
 
 
-def _of(kind: type, expected: str) -> _Reader:
+def _instance_reader(kind: type, expected: str) -> _Reader:
+    """Reader of values of a type."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, kind):
             raise RecordError(expected)
@@ -271,13 +275,15 @@ def _of(kind: type, expected: str) -> _Reader:
     return read
 
 
-def _number(value: Any) -> float:
+def _read_number(value: Any) -> float:
     if type(value) not in (int, float) or not -_LARGEST < value < _LARGEST:
         raise RecordError("a number")
     return value  # type: ignore[no-any-return]
 
 
-def _tested(read_type: _Reader, check: Check) -> _Reader:
+def _checked_reader(read_type: _Reader, check: Check) -> _Reader:
+    """Reader of values of a type that pass a check."""
+
     def read(value: Any) -> Any:
         typed = read_type(value)
         if not check.passes(typed):
@@ -287,18 +293,22 @@ def _tested(read_type: _Reader, check: Check) -> _Reader:
     return read
 
 
-def _listed(item: _Reader) -> _Reader:
+def _list_reader(item: _Reader) -> _Reader:
+    """Reader of a list of any length, as a tuple."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, list):
             raise RecordError("a list")
-        if isinstance(item, _Whole) and item.are(value):
+        if isinstance(item, _WholeNumber) and item.accepts_all(value):
             return tuple(value)
         return tuple(_read_within(item, f"[{number}]", each) for number, each in enumerate(value))
 
     return read
 
 
-def _row(items: Sequence[_Reader]) -> _Reader:
+def _tuple_reader(items: Sequence[_Reader]) -> _Reader:
+    """Reader of a list of as many values, as a tuple."""
+
     def read(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(items):
             raise RecordError(f"a list of {len(items)}")
@@ -308,9 +318,11 @@ def _row(items: Sequence[_Reader]) -> _Reader:
     return read
 
 
-def _mapping(item: _Reader) -> _Reader:
+def _mapping_reader(item: _Reader) -> _Reader:
+    """Reader of an object with any names."""
+
     def read(value: Any) -> Any:
-        return {name: _read_within(item, name, each) for name, each in _object(value).items()}
+        return {name: _read_within(item, name, each) for name, each in _read_object(value).items()}
 
     return read
 
@@ -320,16 +332,16 @@ def _read_within(read: _Reader, name: str, value: Any) -> Any:
     try:
         return read(value)
     except RecordError as error:
-        raise error.below(name) from None
+        raise error.inside(name) from None
 
 
-_object = _of(dict, "an object")
+_read_object = _instance_reader(dict, "an object")
 
 _READERS: dict[Any, _Reader] = {
     Any: lambda value: value,
-    bool: _of(bool, "true or false"),
-    dict: _object,
-    float: _number,
-    int: _Whole(),
-    str: _of(str, "a text"),
+    bool: _instance_reader(bool, "true or false"),
+    dict: _read_object,
+    float: _read_number,
+    int: _WholeNumber(),
+    str: _instance_reader(str, "a text"),
 }

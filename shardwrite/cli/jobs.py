@@ -29,14 +29,14 @@ from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_targ
 from shardwrite.plan.options import parse_nbytes
 from shardwrite.plan.plan import Plan, Stretch
 from shardwrite.runs.result import WriteResult
-from shardwrite.slurm.client import max_array_size, root_of, submit_chain, telling_of
+from shardwrite.slurm.client import cancel, max_array_size, root_of, submit_chain, telling_of
 from shardwrite.slurm.elastic import opened, workers_of
 from shardwrite.slurm.jobs import (
     ARRAY,
     FINALIZE,
     check_directory,
     default_directory,
-    refuse_second,
+    refuse_second_submission,
     runs_at,
     spool_at,
     submitting,
@@ -204,7 +204,7 @@ class Submission:
             for leaf, text in scripts.items():
                 emit(f"\n# {leaf}\n{text}", nl=False)
             return
-        refuse_second(target)  # before anything is changed
+        cancel(refuse_second_submission(target))  # before a run begins
         begin()
         submit_scripts(target, runs(), where, n_parts, self.as_json, scripts)
 
@@ -273,7 +273,7 @@ def write_with_jobs(
     how = {key: options[key] for key in ("name", "durability", "format")}
     target = resolve_new(dst, options["name"], layout=options["format"])
     target = target_via(target, options["via"])
-    refuse_second(target)  # before anything is changed
+    cancel(refuse_second_submission(target))  # before a run begins
     with engine(workers.settings.cores, None, None):
         plan = shardwrite.plan(x, source_id=identity, store=dst, **of_plan)
         mode, restart = "w" if options["overwrite"] else "w-", options.pop("restart")
@@ -301,7 +301,7 @@ def convert_with_jobs(
     workers = workers_of(ClusterArguments(**given))
     options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
     target = resolve_target(src if dst is None else dst, None)
-    refuse_second(target)  # before anything is changed
+    cancel(refuse_second_submission(target))  # before a run begins
     with engine(workers.settings.cores, None, None):
         if dst is not None:
             begin = of_group(PrepareConversionArguments, options)

@@ -17,31 +17,31 @@ Codec: TypeAlias = Mapping[str, Any]
 """A codec as it stands in a metadata document, or its configuration."""
 
 
-_HALVES = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def has_halves(text: str) -> bool:
-    """Whether a text has half of a character (a surrogate), which bytes that are no UTF-8 become.
+def has_surrogates(text: str) -> bool:
+    """Whether a text has a surrogate, as bytes that are no UTF-8 become one in Python.
 
     JSON can spell it, and many readers then refuse the whole document.
     """
-    return _HALVES.search(text) is not None
+    return _SURROGATES.search(text) is not None
 
 
-def without_halves(text: str) -> str:
-    """A text in which U+FFFD stands for each half of a character; see `has_halves`."""
-    return _HALVES.sub("\ufffd", text)
+def without_surrogates(text: str) -> str:
+    """A text in which U+FFFD stands for each surrogate; see `has_surrogates`."""
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def check_json(value: Any) -> None:
     """Check that every reader of JSON takes a value.
 
-    - Raises UnicodeError if it holds a half of a character.
+    - Raises UnicodeError if it holds a surrogate.
     - Raises another ValueError if it holds NaN or an infinite number.
     - Raises TypeError or RecursionError if JSON does not hold it at all.
     """
     text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-    if has_halves(text):
+    if has_surrogates(text):
         raise UnicodeError("holds bytes that are no text in UTF-8, or a half of a character")
 
 

@@ -6,7 +6,6 @@ changed. So data type, fill value, attributes and names stay exactly what they w
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from shardwrite.format.document import (
     warn_of_readers,
 )
 from shardwrite.format.manifest import with_manifest
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.options import Manifest
@@ -100,7 +99,7 @@ def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
         document["attributes"] = layout.attributes
     if layout.manifest is not None:
         document = with_manifest(document)
-    return parse_metadata(json.dumps(document, indent=2), writing=True)
+    return metadata_of_document(document, writing=True)
 
 
 def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]:

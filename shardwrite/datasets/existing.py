@@ -30,7 +30,7 @@ from shardwrite.datasets.keywords import Call
 from shardwrite.datasets.rounding import refuse_other_rounding
 from shardwrite.datasets.steps import Index, Overlap, overlap
 from shardwrite.errors import SpecError
-from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.metadata import metadata_of_document
 from shardwrite.format.node import DOCUMENT, group_document, kind_of_document, with_attributes
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of
@@ -264,7 +264,7 @@ def _encodings(node: Node, arrays: Mapping[str, Document]) -> Mapping[Hashable, 
         document = arrays.get(str(name))
         if document is None or variable.dtype.kind not in "biufcmMO":
             continue
-        dtype, told = parse_metadata(json.dumps(document)).dtype, dict(attributes_of(document))
+        dtype, told = metadata_of_document(document).dtype, dict(attributes_of(document))
         if "_FillValue" in told:
             told["_FillValue"] = unmasked_value(told["_FillValue"], dtype)
         found[name] = {**told, "dtype": dtype}
@@ -336,9 +336,7 @@ class _Store:
         import xarray
 
         length = self.size(name)
-        shard = (
-            length if is_whole else parse_metadata(json.dumps(self._arrays[name])).grid.shards[0]
-        )
+        shard = length if is_whole else metadata_of_document(self._arrays[name]).grid.shards[0]
         begin = (length - 1) // shard * shard
         made = self.filled([name] if is_whole else ())
         opened = xarray.backends.ZarrStore.open_group(made.store, mode="r")
@@ -405,7 +403,7 @@ class _Store:
     ) -> Iterator[tuple[str, bytes]]:
         if not is_whole and _dims(document) != (name,):
             return
-        metadata = parse_metadata(json.dumps(document))
+        metadata = metadata_of_document(document)
         n, limit = metadata.grid.n_shards, max(read_limit(), 2 * metadata.plain_nbytes)
         for rank in range(n) if is_whole else sorted({0, n - 1} if n else ()):
             key = metadata.key_of_rank(rank)
@@ -514,5 +512,5 @@ def _values(
             as_declared(values, node.dataset.variables[name]),
             made.regions[name],
             dims.index(append_dim) if append_dim in dims else None,
-            parse_metadata(json.dumps(document)).is_sharded,
+            metadata_of_document(document).is_sharded,
         )

@@ -66,7 +66,7 @@ class SizesByName:
                 _check_names(field, encoding[field], dims)
         nbytes, none = itemsize * math.prod(shape), [None] * len(shape)
         has_own = encoding.get("chunks") is not None or "shards" in encoding
-        has_own = has_own or (self._names_growing and self.grows in dims)
+        has_own = has_own or (self._has_size_along_grows and self.grows in dims)
         if not shape or (nbytes <= ONE_PIECE_NBYTES and not has_own):
             return None, tuple(max(1, n) for n in shape)
         chunks = as_sizes(encoding.get("chunks")) or self.chunks
@@ -105,8 +105,8 @@ class SizesByName:
         return tuple(2**62 if dim == self.grows else n for dim, n in zip(dims, shape, strict=True))
 
     @property
-    def _names_growing(self) -> bool:
-        """Whether sizes along the growing dimension are given."""
+    def _has_size_along_grows(self) -> bool:
+        """Whether a size other than the whole is given along the growing dimension."""
         named = (sizes for sizes in (self.shards, self.chunks) if isinstance(sizes, Mapping))
         return self.grows is not None and any(
             sizes.get(self.grows, sizes.get(..., WHOLE)) != WHOLE for sizes in named

@@ -136,6 +136,7 @@ def _are_times(steps: Index) -> bool:
 
 
 def _can_be_compared(steps: Index) -> bool:
+    """Whether steps are numbers or times, so that one is before another."""
     import xarray
 
     return steps.dtype.kind in "iufmM" or isinstance(steps, xarray.CFTimeIndex)

@@ -271,7 +271,7 @@ def _check_readable(document: Document, place: Place, remedy: str) -> None:
     check_readable(dump(document), what, field="store", value=place.label, remedy=remedy)
 
 
-def _make_empty(groups: _Groups, durability: str | None) -> None:
+def _make_empty_groups(groups: _Groups, durability: str | None) -> None:
     """Make the groups that no array lies in, and have the groups above list them."""
     for place, document in groups.empty:
         if not place.has(DOCUMENT):
@@ -503,7 +503,7 @@ def _finished(
       ended there since, nothing is changed any more.
     """
     each = [results] if isinstance(results, WriteResult) else list(results)
-    _make_empty(groups, durability)
+    _make_empty_groups(groups, durability)
     if attributes and not any(_is_older(*run) for run in runs):
         _replace_attributes(groups, durability)
     took = max((result.seconds for result in each), default=0.0) if seconds is None else seconds

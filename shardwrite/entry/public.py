@@ -263,6 +263,7 @@ def with_parameters(text: str | None, arguments: Any) -> str | None:
 
 
 def _parameters(arguments: type[Keywords]) -> Iterator[str]:
+    """Entries of numpydoc's Parameters, one for each field of a dataclass."""
     fields = {declared.name: declared for declared in dataclasses.fields(arguments)}
     for parameter in signature(arguments).parameters.values():
         declared = fields[parameter.name]

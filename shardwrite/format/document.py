@@ -28,10 +28,10 @@ from shardwrite.codecs.datatypes import (
     native_dtype,
     zarr_dtype,
 )
-from shardwrite.codecs.documents import Document, check_json, has_halves
+from shardwrite.codecs.documents import Document, check_json, has_surrogates
 from shardwrite.codecs.pipeline import serializer_named
 from shardwrite.errors import SpecError
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.node import DOCUMENT, check_manifest
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
 from shardwrite.grid import Shape, as_sizes
@@ -331,7 +331,9 @@ def make_metadata(
     if isinstance(names, list | tuple) and len(names) != len(shape):
         why, remedy = f"{len(names)} for {len(shape)} axes", _REMEDIES["dimension_names"]
         raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
-    if isinstance(names, list | tuple) and any(isinstance(n, str) and has_halves(n) for n in names):
+    if isinstance(names, list | tuple) and any(
+        isinstance(n, str) and has_surrogates(n) for n in names
+    ):
         why, remedy = "a name is no text in UTF-8", _REMEDIES["dimension_names"]
         raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
     for field in ("filters", "serializer", "compressors"):
@@ -364,7 +366,7 @@ def make_metadata(
     if shards is None:
         _refuse(options, {"format": None}, "is for sharded arrays", "leave it out, or give shards=")
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
-        return parse_metadata(json.dumps(document, indent=2), writing=True)
+        return metadata_of_document(document, writing=True)
     warn_of_readers(native)
     shard_format = _shard_format_of(options)
     own = shard_format.to_dict()
@@ -380,7 +382,7 @@ def make_metadata(
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     if options.format is not None:
         document = other_format(options.format).document(document)
-    return parse_metadata(json.dumps(document, indent=2), writing=True)
+    return metadata_of_document(document, writing=True)
 
 
 def warn_of_readers(native: np.dtype[Any]) -> None:
@@ -530,13 +532,31 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
 
     For an object array the serializer says whether it holds text or bytes.
     """
+    _refuse_dtype(dtype)
+    if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
+        # numpy has two types of integers of one size, and zarr knows one of them.
+        return np.dtype(dtype.str) if dtype.kind in "iu" else dtype
+    name = serializer_name(serializer)
+    if name in VLEN_DTYPES and dtype.fields is None:
+        return zarr_dtype(VLEN_DTYPES[name])
+    raise SpecError(
+        "objects have no stored form",
+        field="dtype",
+        value=str(dtype),
+        remedy="for text or bytes of variable length give "
+        'serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
+    )
+
+
+def _refuse_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuse what Zarr has no stored form of."""
     if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
         times = "datetime64" if dtype.kind == "M" else "timedelta64"
         remedy = f'give it one, for instance astype("{times}[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if dtype.subdtype is not None:
         raise SpecError(
-            "an array of such elements has more axes than its shape says",
+            f"each element is itself an array of shape {dtype.shape}",
             field="dtype",
             value=str(dtype),
             remedy=f'give "{dtype.base}", and the axes {dtype.shape} in the shape',
@@ -557,19 +577,6 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
             "of its own",
         )
     check_itemsize(dtype)
-    if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
-        # numpy has two types of integers of one size, and zarr knows one of them.
-        return np.dtype(dtype.str) if dtype.kind in "iu" else dtype
-    name = serializer_name(serializer)
-    if name in VLEN_DTYPES and dtype.fields is None:
-        return zarr_dtype(VLEN_DTYPES[name])
-    raise SpecError(
-        "objects have no stored form",
-        field="dtype",
-        value=str(dtype),
-        remedy="for text or bytes of variable length give "
-        'serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
-    )
 
 
 def _has_titles(dtype: np.dtype[Any]) -> bool:

@@ -682,6 +682,14 @@ class ArrayMetadata:
         return self.dtype.itemsize or 1
 
 
+def metadata_of_document(document: Mapping[str, Any], *, writing: bool = False) -> ArrayMetadata:
+    """Check a ``zarr.json`` that was parsed before; see `parse_metadata`.
+
+    - `writing`: also indent its text, because that is written.
+    """
+    return parse_metadata(json.dumps(document, indent=2 if writing else None), writing=writing)
+
+
 def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     """Parse and check the text of a ``zarr.json``.
 

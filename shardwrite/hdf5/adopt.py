@@ -22,7 +22,7 @@ from shardwrite.convert.run import ArrayConversion, ConversionOptions, convert_a
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError, printable
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document, parse_metadata
 from shardwrite.format.node import DOCUMENT, changed_meaning
 from shardwrite.format.strategies import as_strategy
 from shardwrite.grid import Shape, ShardGrid, ceil_div, counts_of, ravel, unravel
@@ -203,7 +203,7 @@ def join(
     shards = tuple(
         ceil_div(n, c) * c for n, c in zip(first.grid.shape, first.grid.chunks, strict=True)
     )
-    whole = parse_metadata(json.dumps(document, indent=2), writing=True)
+    whole = metadata_of_document(document, writing=True)
     return Joined(whole, shards, tuple(sorted(differing)))
 
 

@@ -26,7 +26,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.node import DOCUMENT, group_document
 from shardwrite.grid import ravel, unravel
 from shardwrite.hdf5.format import CHECKSUM_NBYTES, Filter, Mapped, mapped
@@ -474,7 +474,7 @@ def _metadata(
         warnings.simplefilter("ignore")  # zarr warns of dtypes without a specification
         document = make_metadata(shape, dtype, None, chunks, options).document
     document = {**document, "codecs": [*document["codecs"], *codecs]}
-    return parse_metadata(json.dumps(document, indent=2), writing=True)
+    return metadata_of_document(document, writing=True)
 
 
 # ---- Errors about files that are given to be shards

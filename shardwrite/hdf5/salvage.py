@@ -36,7 +36,7 @@ _LAST_WITHOUT_CHECKSUM = 1  # version of the superblock
 
 
 def index_again(
-    metadata: ArrayMetadata, store: Store, index: Shape, source: Ranges, known: OldShards
+    metadata: ArrayMetadata, store: Store, index: Shape, source: Ranges, old_shards: OldShards
 ) -> NewIndex | str | None:
     """Make the index of a shard that is a file of HDF5 again.
 
@@ -48,7 +48,7 @@ def index_again(
     path = None if root is None else Path(root, key)
     is_file = path is not None and stat.S_ISREG(mode_of(path))
     whole = tuple(i + first for i, first in zip(index, metadata.first_shard, strict=True))
-    names = names_told(known, whole) or dataset_names(source, metadata.grid, None)
+    names = names_told(old_shards, whole) or dataset_names(source, metadata.grid, None)
     fitting, why = list[DatasetFile](), "HDF5 finds no dataset in it that fits the array"
     for name in names:
         try:

@@ -287,7 +287,7 @@ def _wait(path: Path, run_path: Path) -> Claim:
     if claim is None:
         raise JournalError(
             f"{path} was not given back in {seconds:.0f} s. End the process that "
-            f"holds it ({_holder(path)}), and run the same command again",
+            f"holds it ({_holder_names(path)}), and run the same command again",
             path=str(path),
         )
     return claim
@@ -431,8 +431,8 @@ def _is_held(path: Path, fd: int) -> bool:
     return is_alive(path, data)
 
 
-def _holder(path: Path) -> str:
-    """Text that names the holders of a claim."""
+def _holder_names(path: Path) -> str:
+    """Names of the processes that hold a claim, as one text."""
     holders = [process_in(read_file(owner) or b"") for owner in listed(path, _OWNER)]
     return ", ".join((holder or Process()).name for holder in holders) or "unknown"
 

@@ -95,7 +95,7 @@ def enter_part(run: RunDirectory, index: int, count: int) -> PartDirectory:
     told_in = [part for name in sorted(others) for part in listed(run.shared / name)]
     if any(name.startswith("journal-") for name in view.names):
         told_in.append(run.shared)
-    view.directory.check_all([*others, *(n for n in view.names if n.startswith("journal-"))])
+    view.directory.check_entries([*others, *(n for n in view.names if n.startswith("journal-"))])
     with as_store_error(str(path), "cannot make"):
         try:
             is_new = _make(path, view.directory)
@@ -103,7 +103,7 @@ def enter_part(run: RunDirectory, index: int, count: int) -> PartDirectory:
             raise RunEndedError("another process has ended this run", path=str(run.path)) from error
     above = view.directory.directory(cut)
     if above is not None and not is_new:
-        above.check_all([path.name])
+        above.check_entries([path.name])
         told_in.append(path)
     return PartDirectory(path, tuple(told_in))
 

@@ -136,16 +136,14 @@ def journals(
     - `among`: as in `replay`.
     """
     paths = journals_of(run, driver, among)
-    wanted = [path for path in paths if not (but and path.name.startswith(but))]
-    return list(_parsed(run, wanted, n_shards))
-
-
-def _parsed(run: RunDirectory, paths: Iterable[Path], n_shards: int) -> Iterator[JournalFile]:
-    """Parsed journals, one at a time, without those that have been removed."""
+    files = []
     for path in paths:
+        if but and path.name.startswith(but):
+            continue
         # A journal disappears if the run ends meanwhile.
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
-            yield _parse(run, path, n_shards)
+            files.append(_parse(run, path, n_shards))
+    return files
 
 
 def lines_of(run: RunDirectory, path: Path, n_shards: int) -> Iterator[dict[str, JSON] | None]:

@@ -966,7 +966,7 @@ def check_held(target: Target, *, makes_array: bool) -> None:
     - Raises RunEndedError if another process has taken the lease over.
     """
     if target.in_store:
-        work = _work_on(target)
+        work = _bucket_work(target)
         if work is None:
             refuse_in_store(target)
         else:
@@ -1012,7 +1012,7 @@ def confirm(target: Target, *, puts: bool = True, in_group: bool = False) -> Non
     - `in_group`: whether a look at the lease within the last second is enough; see `begin_group`.
     - Raises RunEndedError if another process has taken the lease over.
     """
-    work = _work_on(target)
+    work = _bucket_work(target)
     if work is not None:
         work.confirm(puts=puts, in_group=in_group)
 
@@ -1026,14 +1026,14 @@ def begin_group(target: Target) -> None:
     alone. And after no look is it certain that the process goes on at once: so each document is put
     over the version that was seen there, or over none (`place.seen`).
     """
-    work = _work_on(target)
+    work = _bucket_work(target)
     if work is not None:
         work.begin_group()
 
 
 def fence_of(target: Target) -> Fence | None:
     """The way from tasks to the lease in the bucket; None if the run state lies in a directory."""
-    work = _work_on(target)
+    work = _bucket_work(target)
     return None if work is None else work.fence
 
 
@@ -1051,7 +1051,7 @@ def ensure_held(target: Target) -> None:
 
     - Raises RunEndedError if another process has taken the lease over.
     """
-    work = _work_on(target)
+    work = _bucket_work(target)
     if work is not None:
         work.check()
         if work.is_late:
@@ -1065,14 +1065,14 @@ def ensure_held(target: Target) -> None:
 
 def is_resumed(target: Target, run: str) -> bool:
     """Whether a run was there already when this process took the lease."""
-    work = _work_on(target)
+    work = _bucket_work(target)
     return work is not None and run in work.resumed
 
 
-def _work_on(target: Target) -> Work | None:
-    """Work of this process on the state of a target, if that lies in the bucket."""
+def _bucket_work(target: Target) -> Work | None:
+    """What this process does on the run state of a target in a bucket; None for any other."""
     if not target.in_store:
         return None
-    from shardwrite.journal.state_work import work_on  # for states in buckets
+    from shardwrite.journal.state_work import current_work  # for states in buckets
 
-    return work_on(target)
+    return current_work(target)

@@ -330,6 +330,7 @@ class Work(ABC):
         """Put what is left, while no other thread works on the state."""
 
     def _go_on(self) -> None:
+        """What the thread does: put changes every few seconds, until the work is over."""
         pause = min(PUT_SECONDS, lease_times()[0])
         while not self._stop.wait(pause):
             try:
@@ -425,8 +426,8 @@ def refuse_alone(target: Target) -> None:
         )
 
 
-def work_on(target: Target) -> Work | None:
-    """Work of this process on the state of a target, which lies in the bucket."""
+def current_work(target: Target) -> Work | None:
+    """What this process does on a run state in a bucket; None if it does nothing there."""
     directory = target.holder.beside
     with _lock:
         own = (work for work in _beside.values() if work.target.beside == directory)

@@ -174,8 +174,8 @@ class TrustedDirectory:
         path = self.path / name
         return read_file(path, check=partial(self._check, path))
 
-    def check_all(self, names: Collection[str]) -> None:
-        """Check all that has these names in the directory, and what lies in it."""
+    def check_entries(self, names: Collection[str]) -> None:
+        """Check the entries of the directory with these names, and all that lies in them."""
         for path, reason, cause in _doubts(self.path, self._facts, self._circle, set(), names):
             raise _error(self.target, path, reason) from cause
 

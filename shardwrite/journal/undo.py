@@ -420,23 +420,16 @@ def _forget(record: Path, store: Store, key: str | None) -> None:
         store.discard_scope(key, f"{_RECOVERY}{record.name}")
 
 
-def _restore(
-    store: Store,
-    metadata: ArrayMetadata,
-    change: Change,
-    record: Path,
-) -> None:
+def _restore(store: Store, metadata: ArrayMetadata, change: Change, record: Path) -> None:
     """Write the old content of a shard into a new file, and publish it if its record still exists.
 
     Where there is no room for a new file, the shard itself gets its old content back, for the sake
     of its readers. The record stays until the next process finds room, because one that was frozen
     amid the change may yet go on.
     """
-    from shardwrite.read.stored_shard import ExistingShard  # for a shard that was changed in place
-
     key = change.key
 
-    def check() -> None:
+    def require_record() -> None:
         if not is_there(record):
             raise StoreError(
                 "another process has recovered this shard", key=key, errno=errno.ESTALE
@@ -446,17 +439,7 @@ def _restore(
     if reader is None:
         return  # the array was replaced meanwhile
     with reader:
-        old = change.undone(reader)
-        try:
-            check_fits(metadata, reader, old)
-        except ValueError as error:
-            message = (
-                f"{record} cannot be a record of {key!r}: {error}. "
-                "Move it away after a look, and verify the array deep"
-            )
-            raise JournalError(message, path=str(record)) from error
-        shard = ExistingShard(metadata, key, store, old)  # raises if its index is not valid
-        _check_chunks(shard)
+        old = _checked_old(store, metadata, change, record, reader)
         try:
             with (
                 telling_room_for(old.nbytes, key),
@@ -467,15 +450,38 @@ def _restore(
                 writer = transaction.create(key)
                 for offset in range(0, old.nbytes, _COPY_NBYTES):
                     writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
-                writer.finish(check)
+                writer.finish(require_record)
         except StoreError as error:
             if error.errno in NO_ROOM:
                 with store.edit(key) as editor:
                     editor.check_version(reader.version)
-                    check()
+                    require_record()
                     _overwrite(editor, change)
                     editor.sync()
-            raise
+            raise  # told all the same: the record stays
+
+
+def _checked_old(
+    store: Store, metadata: ArrayMetadata, change: Change, record: Path, reader: ObjectReader
+) -> ObjectReader:
+    """The old content of a shard that was changed; bad inner chunks are warned of.
+
+    - Raises JournalError if the record cannot be of this shard.
+    - Raises CorruptShardError if the index of the old content is not valid.
+    """
+    from shardwrite.read.stored_shard import ExistingShard  # for a shard that was changed in place
+
+    old = change.undone(reader)
+    try:
+        check_fits(metadata, reader, old)
+    except ValueError as error:
+        message = (
+            f"{record} cannot be a record of {change.key!r}: {error}. "
+            "Move it away after a look, and verify the array deep"
+        )
+        raise JournalError(message, path=str(record)) from error
+    _check_chunks(ExistingShard(metadata, change.key, store, old))
+    return old
 
 
 def _check_chunks(shard: ExistingShard) -> None:

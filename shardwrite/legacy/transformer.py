@@ -180,12 +180,12 @@ class ChunkKeys:
         below = self.directory_below(directory)
         return (directory,) if below in (None, directory) else (directory, str(below))
 
-    def is_whole(self, prefix: str) -> bool:
+    def is_one_directory(self, prefix: str) -> bool:
         """Whether the keys that begin so are all in one directory below, and no others are."""
         return self.directories(prefix) == (prefix,) and self.directory_below(prefix) is None
 
-    def is_begun(self, key: str, prefix: str) -> bool:
-        """Whether a key below begins with a prefix; of a shard, whether all its chunks do."""
+    def starts_with(self, key: str, prefix: str) -> bool:
+        """Whether a key below starts with a prefix; of a shard, whether all its chunks do."""
         parts = self._parts(key)
         return (key if parts is None else parts[0]).startswith(prefix)
 

@@ -761,14 +761,14 @@ class TransformerView(Store):
             return
         self._drop_waiting(prefix)
         await _flush_streams()
-        if self._keys.is_whole(prefix):
+        if self._keys.is_one_directory(prefix):
             async for _ in self._below(prefix):  # some stores would take an object for a directory
                 await self._store.delete_dir(prefix)
                 break
             return
         wholes, parts = list[str](), list[str]()
         async for key in self._below(prefix):
-            (wholes if self._keys.is_begun(key, prefix) else parts).append(key)
+            (wholes if self._keys.starts_with(key, prefix) else parts).append(key)
         chunks = [
             key
             for n in range(0, len(parts), _AT_ONCE)
@@ -785,7 +785,7 @@ class TransformerView(Store):
     def _drop_waiting(self, prefix: str) -> None:
         """Drop what waits for shards that are removed, and that may be damaged."""
         for key, shard in self._stream.shards.items():
-            if self._keys.is_begun(key, prefix):
+            if self._keys.starts_with(key, prefix):
                 shard.drop(dict(shard.waiting))
 
     async def delete_dir(self, prefix: str) -> None:
@@ -832,7 +832,7 @@ class TransformerView(Store):
             return
         for directory in self._keys.directories(prefix):
             async for key in self._store.list_prefix(directory):
-                if self._keys.is_begun(key, prefix) or self._keys.may_hold(key, prefix):
+                if self._keys.starts_with(key, prefix) or self._keys.may_hold(key, prefix):
                     yield key
 
     async def _expanded(self, keys: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -867,7 +867,7 @@ class TransformerView(Store):
         if not _begins_plain(directory):
             return
         await _flush_streams()
-        is_whole = self._keys.is_whole(directory)
+        is_whole = self._keys.is_one_directory(directory)
         names = [name async for name in self._store.list_dir(path)] if is_whole else [path]
         if path in names or any(self._keys.holds_chunks(directory + name) for name in names):
             keys = [key async for key in self.list_prefix(directory)]

@@ -486,7 +486,7 @@ def design(call: DesignArguments) -> Design:
     options = PlanOptions(memory_limit=memory)
     planned = [
         (grids[number], factor, _plan(source, grids[number], codec, engine, options))
-        for number, factor in _apart(ranked, grids)
+        for number, factor in _best_of_each_chunk_shape(ranked, grids)
     ]
     planned.sort(key=lambda each: each[2] is None)  # those that fit come first
     candidates = tuple(
@@ -505,7 +505,7 @@ def design(call: DesignArguments) -> Design:
     )
 
 
-def _apart(
+def _best_of_each_chunk_shape(
     ranked: Sequence[tuple[int, float]], grids: Sequence[ShardGrid]
 ) -> list[tuple[int, float]]:
     """The best candidate for each shape of inner chunks, as many as are planned."""

@@ -9,7 +9,6 @@ cut into parts and published together.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from shardwrite.engines.local import LocalEngine
 from shardwrite.entry.public import taking
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.document import other_format
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.rundir import RunDirectory, in_one_state, located
@@ -424,7 +423,7 @@ def _metadata_at(target: Target) -> ArrayMetadata:
     """Metadata of an array that was begun, or is published."""
     with runs_on([target], None) as runs:
         for run in runs.values():
-            return parse_metadata(json.dumps(run.document))
+            return metadata_of_document(run.document)
     result_left(target, lambda _: True, how_to_begin=_HOW_TO_BEGIN)
     return open_at(target.place).metadata
 

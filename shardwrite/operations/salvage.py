@@ -32,10 +32,7 @@ from functools import partial
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.stages import Buffer, Ranges
 from shardwrite.encode.reader import ShardReader, scan_for_end, shard_up_to
-from shardwrite.errors import (
-    CorruptShardError,
-    IncompleteError,
-)
+from shardwrite.errors import CorruptShardError
 from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
@@ -73,7 +70,7 @@ from shardwrite.stores.base import (
 )
 from shardwrite.stores.directories import RUN_SUFFIX, make_directories
 from shardwrite.stores.looking import as_store_error
-from shardwrite.write.commit import commit_shards
+from shardwrite.write.commit import commit_shard
 from shardwrite.write.context import WriteSpec, Written
 
 # ---- Quarantine: copies of bad shards
@@ -173,7 +170,7 @@ def find_torn(
 
 
 def _mended(
-    array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None, known: OldShards
+    array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None, old_shards: OldShards
 ) -> int | NewIndex | str | None:
     key = array.metadata.shard_key(index)
     if not target.place.has_object(key):
@@ -182,7 +179,7 @@ def _mended(
     if reader is None:
         return None
     with reader:
-        return _whole_state(array.metadata, array.store, reader, index, (ledger, known))
+        return _whole_state(array.metadata, array.store, reader, index, (ledger, old_shards))
 
 
 def _whole_state(
@@ -197,11 +194,11 @@ def _whole_state(
     A text says why a file of another format cannot become whole. None if the shard is not torn, or
     there is no whole state of it.
     """
-    ledger, known = facts
+    ledger, old_shards = facts
     signature = signature_of(metadata, reader)
     if signature is not None and ledger is None:
         index_again = resolve("new index", signature.strategy)
-        new_index: NewIndex | str | None = index_again(metadata, store, index, reader, known)
+        new_index: NewIndex | str | None = index_again(metadata, store, index, reader, old_shards)
         return _left(signature, new_index) if isinstance(new_index, str) else new_index
     size = _whole_size(metadata, reader, index, ledger)
     # The file is another one than the journal knows, and what it knows is not there any more.
@@ -249,9 +246,9 @@ def salvage_shards(
     if making is not None:
         making = making.written_by(new_name())
         with taking_part(making.path, making.driver):
-            known = OldShards.of(target, metadata)
+            old_shards = OldShards.of(target, metadata)
             spec = WriteSpec.of_passing(making, target.store, metadata, FixedOrder())
-            salvage = _Salvage(target, spec, ledger, known)
+            salvage = _Salvage(target, spec, ledger, old_shards)
             recover_changes(making.path, salvage.spec.store, metadata)
             return salvage.cut(torn)
     directory, part, first = _begin(target, metadata, torn)
@@ -261,13 +258,13 @@ def salvage_shards(
         ended_or(directory),
         taking_part(directory.shared, directory.driver),
     ):
-        known = OldShards.of(target, metadata)
+        old_shards = OldShards.of(target, metadata)
         spec = WriteSpec.of_passing(directory, target.store, part, FixedOrder())
-        salvage = _Salvage(target, spec, None, known)
+        salvage = _Salvage(target, spec, None, old_shards)
         # An earlier state of a shard may hold chunks that were erased since then.
         list_before(directory, part, metadata.grid.box_of_shards(first, part.grid.counts))
         texts = salvage.cut(local)
-        _end(directory, salvage)
+        _finish(directory, salvage)
         return texts
 
 
@@ -285,8 +282,8 @@ def _begin(
     return directory, metadata.window_of(box)[0], first
 
 
-def _end(directory: RunDirectory, salvage: _Salvage) -> None:
-    """Enter the shards into the receipt of the array, and end the run."""
+def _finish(directory: RunDirectory, salvage: _Salvage) -> None:
+    """Bring manifest and receipt up to date with the shards that were cut, and end the run."""
     part, level = salvage.spec.metadata, directory.level
     with as_store_error(directory.target.label, "cannot end"):
         listed = present_listed(part, salvage.spec)
@@ -305,8 +302,8 @@ class _Salvage:
     # writes.
     spec: WriteSpec
     # Contents of the journal of the run that makes the array; None without such a run
-    known: Ledger | None
-    kinds: OldShards  # what is known of all shards of the array
+    ledger_of_run: Ledger | None
+    old_shards: OldShards  # what is known of all shards of the array
     ledger: Ledger = field(init=False)  # state of the shards after the salvage
 
     def __post_init__(self) -> None:
@@ -318,16 +315,8 @@ class _Salvage:
         - Raises IncompleteError if this process was asked to stop.
         """
         texts: dict[Shape, str] = {}
-        metadata = self.spec.metadata
         for index in torn:
-            box = metadata.grid.shard_box(index)
-            report = commit_shards(self.spec, box, [index], partial(self._cut_one, texts))
-            if not report.shards:
-                key = metadata.shard_key(index)
-                raise IncompleteError(
-                    f"{key} was not cut back: this process was asked to stop", missing=[key]
-                )
-            self.ledger.enter(report.entry)
+            self.ledger.enter(commit_shard(self.spec, index, partial(self._cut_one, texts)))
         return tuple(texts.values())
 
     def _cut_one(self, texts: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
@@ -335,7 +324,9 @@ class _Salvage:
         metadata, store = self.spec.metadata, self.spec.store
         key = metadata.shard_key(index)
         with open_there(store, key) as reader:
-            state = _whole_state(metadata, store, reader, index, (self.known, self.kinds))
+            state = _whole_state(
+                metadata, store, reader, index, (self.ledger_of_run, self.old_shards)
+            )
             if state is None:
                 return self._whole(index, key, reader)
             if isinstance(state, str):
@@ -351,7 +342,7 @@ class _Salvage:
             else:
                 copy_bytes(reader.read, writer, state)
                 facts = _facts_of(metadata, key, reader, state)
-                how = _BY_SCAN if self.known is None else _BY_JOURNAL
+                how = _BY_SCAN if self.ledger_of_run is None else _BY_JOURNAL
                 text = f"{key}: {reader.nbytes} bytes cut to {state}, {how}; the torn one is {copy}"
 
             def check() -> None:
@@ -368,11 +359,11 @@ class _Salvage:
         - Raises CorruptShardError if its index is not right.
         """
         facts = _facts_of(self.spec.metadata, key, reader, reader.nbytes)
-        if self.known is not None:
+        if self.ledger_of_run is not None:
             rank = ravel(index, self.spec.metadata.grid.counts)
             if (facts.nbytes, facts.index_crc) != (
-                self.known.nbytes[rank],
-                self.known.index_crcs[rank],
+                self.ledger_of_run.nbytes[rank],
+                self.ledger_of_run.index_crcs[rank],
             ):
                 # The journal may only list shards that the run has written.
                 raise changed_meanwhile(key)

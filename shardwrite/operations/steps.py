@@ -6,7 +6,6 @@ the kind ``steps`` and the name of its shard format.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from shardwrite._dataclass import dataclass
 from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.errors import SpecError, redacted
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.passage import what_differs
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.rundir import RunDirectory
@@ -273,5 +272,5 @@ def run_in_parts(
     """A run that is written in parts in a way of its own; None for all others."""
     if not run.makes_array:
         return None
-    metadata = parse_metadata(json.dumps(run.document))
+    metadata = metadata_of_document(run.document)
     return steps_of(metadata).in_parts(run, metadata, engine, run_dir, limit)

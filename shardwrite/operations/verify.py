@@ -9,7 +9,6 @@ array, so that no update goes on meanwhile. If it dies, it is given up like a sa
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import CorruptShardError, JournalError, SpecError, StoreError
-from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, SourceMetadata, metadata_of_document
 from shardwrite.format.node import kind_of_document, without_keys
 from shardwrite.format.passage import passage_between
 from shardwrite.format.sharding import ScatteredChunks
@@ -62,7 +61,7 @@ from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.census import Census, ShardState
 from shardwrite.read.hierarchy import documents_below
-from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards, stored_sizes
+from shardwrite.read.inspection import ORDERS_FOUND, ShardTable, inspect_shards, stored_sizes
 from shardwrite.read.source import as_dask, by_inner_chunks
 from shardwrite.read.stored_array import (
     REMEDY,
@@ -305,7 +304,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
         return Opened(target, open_at(target.place), beside)  # raises, and gives the reason
     return Opened(
         target,
-        ShardedArray(parse_metadata(json.dumps(run.document)), run.store),
+        ShardedArray(metadata_of_document(run.document), run.store),
         beside,
     )
 
@@ -686,7 +685,7 @@ def _report(
     unreadable = [ravel(problem.index, grid.counts) for problem in problems]
     seen = table.is_present.copy()
     seen[unreadable] &= table.stored_nbytes[unreadable] > 0
-    counts = np.bincount(table.orders[seen], minlength=len(ORDERS))
+    counts = np.bincount(table.orders[seen], minlength=len(ORDERS_FOUND))
     stored, used = int(table.stored_nbytes.sum()), int(table.used_nbytes.sum())
     n_present = int(table.is_present.sum())
     return Report(
@@ -703,7 +702,7 @@ def _report(
         stored_nbytes=stored,
         used_nbytes=used,
         unused_nbytes=stored - used - int(table.index_nbytes.sum()),
-        orders={name: int(n) for name, n in zip(ORDERS, counts, strict=True) if n},
+        orders={name: int(n) for name, n in zip(ORDERS_FOUND, counts, strict=True) if n},
         deep=deep,
         against=against,
         problems=tuple(problems),

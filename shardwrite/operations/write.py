@@ -55,7 +55,7 @@ from shardwrite.place.base import at_url, named, opened_once
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
-    check_beside,
+    has_state_directory,
     is_array,
     resolve_new,
     resolve_target,
@@ -219,7 +219,7 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
     from shardwrite.read.array import open_at  # of an array that exists
 
     if mode == "a":
-        check_beside(target)
+        has_state_directory(target)  # refuses a link or a file in its place
         with holding(target):
             run = tidied_run(target)
             if (run is not None and run.makes_array) or target.place.kind() != "array":
@@ -409,9 +409,9 @@ def to_sharded_zarr(call: WriteArguments) -> WriteResult | Delayed | dask.array.
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed([job], engine)
-        return next(_stored([job], [source.array], rest)) if call.return_stored else rest
+        return next(_stored_arrays([job], [source.array], rest)) if call.return_stored else rest
     (result,) = execute([job], engine, call.progress)
-    return next(_stored([job], [source.array], None)) if call.return_stored else result
+    return next(_stored_arrays([job], [source.array], None)) if call.return_stored else result
 
 
 if TYPE_CHECKING:
@@ -525,14 +525,15 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
         from shardwrite.runs.delayed import as_delayed  # compute=False
 
         rest = as_delayed(jobs, engine)
-        return list(_stored(jobs, sources, rest)) if call.return_stored else rest
+        return list(_stored_arrays(jobs, sources, rest)) if call.return_stored else rest
     results = write(jobs, engine, call.progress)
-    return list(_stored(jobs, sources, None)) if call.return_stored else results
+    return list(_stored_arrays(jobs, sources, None)) if call.return_stored else results
 
 
-def _stored(
+def _stored_arrays(
     jobs: Sequence[Job], sources: Sequence[dask.array.Array], rest: Any
 ) -> Iterator[dask.array.Array]:
+    """Arrays that read what jobs have stored from their sources, after the rest of the run."""
     from shardwrite.runs.stored_array import stored_array  # return_stored
 
     for job, source in zip(jobs, sources, strict=True):

@@ -855,7 +855,7 @@ def check_surroundings(target: Target, *, looks_above: bool = True) -> dict[str,
             message = f"{why} where its group should be, at {group.label}"
             name = place.name_in(place.nodes_above[0])
             raise SpecError(message, field="name", value=name, remedy=remedy)
-    check_beside(target)
+    has_state_directory(target)  # refuses a link or a file in its place
     if target.place.is_mount_point():
         raise SpecError(
             "is a mount point, and shards are renamed from there into the directory beside it",
@@ -952,10 +952,10 @@ def _has_no_files(place: Place) -> bool:
     )
 
 
-def check_beside(target: Target) -> bool:
-    """Check that the directory of the run state can be made beside the array, or is there.
+def has_state_directory(target: Target) -> bool:
+    """Whether the directory of the run state is there.
 
-    - Returns: whether it is there.
+    - Raises SpecError if a link or a file has its name.
     """
     beside = target.beside
     mode = mode_of(beside, follow=False)

@@ -85,6 +85,9 @@ _BEGUN_SHARE = 0.25
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
 
+# ratio of encoded to decoded size that no block exceeds, as codecs add a few bytes at most
+_LARGEST_RATIO = 1.1
+
 # What a process takes beside data: for itself, for each thread, for each task of a source and for
 # each source chunk that a task takes; and the share of source chunks by which allocators grow
 _PROCESS_NBYTES, _THREAD_NBYTES = 4 * 2**20, 2**20
@@ -325,14 +328,14 @@ def _source_elements(
     return running, border
 
 
-def estimate_memory(
+def data_memory(
     partition: Partition,
     source_edges: Sequence[Edges],
     itemsize: int,
     resources: Resources,
     assumed: Assumptions,
 ) -> MemoryEstimate:
-    """Estimate the peak memory of one process, by which plans are chosen.
+    """Upper bound of the data in the memory of one process; plans are chosen by it.
 
     Source chunks of which a task needs only a part are counted whole.
     """
@@ -340,21 +343,19 @@ def estimate_memory(
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
     running, border = _source_elements(partition, source_edges, resources, assumed.wave, region)
     block_nbytes = itemsize * _largest(partition.block_edges, assumed.touched)
-    # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
-    batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
-    if assumed.chunk_nbytes > BATCH_NBYTES:  # and once more, as each codec makes a copy
-        batches_nbytes += n_tasks * assumed.chunk_nbytes
-    known_nbytes = entries_nbytes(assumed.n_chunks, is_revised=region is not None)
-    batches_nbytes += n_tasks * (assumed.shard_nbytes + known_nbytes)
-    if assumed.touched != region:  # an old inner chunk, and the same encoded
-        batches_nbytes += n_tasks * 2 * assumed.chunk_nbytes
+    batches_nbytes = n_tasks * _batch_nbytes(block_nbytes, assumed)
     held_nbytes = n_tasks * assumed.held_nbytes
     source_nbytes = itemsize * running + n_tasks * assumed.loaded_nbytes
     border_nbytes = ceil_div(itemsize * border, resources.n_processes)
     if partition.is_fused or assumed.is_staged:
         spool_ratio = 0.0 if assumed.is_staged else math.inf
         return MemoryEstimate(
-            source_nbytes, border_nbytes, batches_nbytes, 0, spool_ratio, held_nbytes
+            source_nbytes=source_nbytes,
+            border_nbytes=border_nbytes,
+            encode_nbytes=batches_nbytes,
+            waiting_nbytes=0,
+            spool_ratio=spool_ratio,
+            held_nbytes=held_nbytes,
         )
     is_slow = held_nbytes > 0
     n_waiting = _n_waiting(partition, resources.n_threads, is_slow=is_slow)
@@ -371,12 +372,26 @@ def estimate_memory(
         border_nbytes=border_nbytes,
         encode_nbytes=batches_nbytes + int(n_tasks * block_nbytes * kept_share),
         waiting_nbytes=int(waiting_nbytes * kept_share),
-        spool_ratio=spool_ratio if spool_ratio < 1.1 else math.inf,
+        spool_ratio=spool_ratio if spool_ratio < _LARGEST_RATIO else math.inf,
         held_nbytes=held_nbytes,
     )
 
 
-def measured_memory(
+def _batch_nbytes(block_nbytes: int, assumed: Assumptions) -> int:
+    """Memory of one thread while it encodes a batch of inner chunks and places them in a shard."""
+    chunk_nbytes = assumed.chunk_nbytes
+    # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
+    nbytes = 2 * max(chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
+    if chunk_nbytes > BATCH_NBYTES:  # and once more, as each codec makes a copy
+        nbytes += chunk_nbytes
+    nbytes += assumed.shard_nbytes
+    nbytes += entries_nbytes(assumed.n_chunks, is_revised=assumed.region is not None)
+    if assumed.touched != assumed.region:  # an old inner chunk, and the same encoded
+        nbytes += 2 * chunk_nbytes
+    return nbytes
+
+
+def expected_peak(
     bound: MemoryEstimate,
     partition: Partition,
     source_edges: Sequence[Edges],
@@ -384,9 +399,12 @@ def measured_memory(
     resources: Resources,
     assumed: Assumptions,
 ) -> MemoryEstimate:
-    """What a user can measure at most, where `bound` is what the plan was chosen by.
+    """Peak memory of one process that a user can expect to measure.
 
-    Tasks that share source chunks are played through, and what is no data is counted, too.
+    The order of tasks that share source chunks is simulated. Tasks, threads and allocators are
+    counted, too.
+
+    - `bound`: what `data_memory` gives for the same run.
     """
     bounds = [(0, n) for n in assumed.wave]
     if assumed.region is not None:

@@ -25,10 +25,10 @@ from shardwrite.plan.estimate import (
     Assumptions,
     MemoryEstimate,
     Resources,
+    data_memory,
     entries_nbytes,
-    estimate_memory,
+    expected_peak,
     mean_pieces,
-    measured_memory,
     n_at_once,
     overlap,
 )
@@ -271,29 +271,29 @@ class PlanFacts:
     @cached_property
     def memory(self) -> MemoryEstimate:
         """Worst-case memory of a worker process, in which no data can be compressed."""
-        return self._measured(1.0, self.bound)
+        return self._expected_peak(1.0, self.bound)
 
     @cached_property
     def bound(self) -> MemoryEstimate:
-        """A generous estimate of the data in memory, by which waves and cuts are chosen."""
-        return self._memory(1.0, self.waves)
+        """Upper bound of the data in memory, by which waves and cuts are chosen."""
+        return self._data_memory(1.0, self.waves)
 
     @cached_property
     def least_memory(self) -> MemoryEstimate:
         """Worst-case memory without source chunks at borders: a lower bound for all waves."""
-        return estimate_memory(*self._assumed(1.0, self.partition.largest_block))
+        return data_memory(*self._assumed(1.0, self.partition.largest_block))
 
     @cached_property
     def expected_memory(self) -> MemoryEstimate:
         """Memory of a worker process at the given `compression_ratio`, or at 1 if it is None."""
         ratio = self.compression_ratio or 1.0
-        return self._measured(ratio, self._memory(ratio, self.waves))
+        return self._expected_peak(ratio, self._data_memory(ratio, self.waves))
 
-    def _memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
-        return estimate_memory(*self._assumed(ratio, self._extent(waves)))
+    def _data_memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
+        return data_memory(*self._assumed(ratio, self._extent(waves)))
 
-    def _measured(self, ratio: float, bound: MemoryEstimate) -> MemoryEstimate:
-        return measured_memory(bound, *self._assumed(ratio, self._extent(self.waves)))
+    def _expected_peak(self, ratio: float, bound: MemoryEstimate) -> MemoryEstimate:
+        return expected_peak(bound, *self._assumed(ratio, self._extent(self.waves)))
 
     def _extent(self, waves: Sequence[Wave]) -> Shape:
         """Largest extent of waves along each axis, in elements."""
@@ -428,7 +428,7 @@ class PlanFacts:
         fitting = (
             waves
             for waves in itertools.chain([first], choices)
-            if self._memory(1.0, waves).total_nbytes <= allowed
+            if self._data_memory(1.0, waves).total_nbytes <= allowed
         )
         return next(fitting, first)
 

@@ -27,7 +27,7 @@ from shardwrite.read.signatures import signature_of
 from shardwrite.seams import resolve
 from shardwrite.stores.base import Capability, Store, require
 
-ORDERS = ("any", "C", "F", "morton", "other")
+ORDERS_FOUND = ("any", "C", "F", "morton", "other")
 
 _BATCH_SHARDS = 256
 
@@ -107,9 +107,7 @@ class ShardTable:
     - `n_chunks`: number of inner chunks that hold data.
     - `index_crcs`: crc32c of the index table, as in a journal.
     - `n_shared`: number of inner chunks that have the same bytes as another one.
-    - `orders`: order of the inner chunks, as its position in `ORDERS`. It is the first of ``C``,
-      ``F`` and ``morton`` that fits, else ``other``. If fewer than two of the chunks hold data, it
-      is ``any``.
+    - `orders`: order of the inner chunks, as its position in `ORDERS_FOUND`; see `_order_of`.
     """
 
     ranks: npt.NDArray[np.int64]  # row-major ranks of the shards in the shard grid
@@ -205,10 +203,13 @@ class ShardTable:
 def _order_of(
     offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape
 ) -> str:
-    """Name of the order in which inner chunks lie: the first of C, F and morton that fits."""
+    """Which of `ORDERS_FOUND` the offsets of a shard follow.
+
+    It is the first that fits, `any` below two chunks, and `other` if none fits.
+    """
     if present.sum() < 2:
         return "any"
-    for order in ("C", "F", "morton"):
+    for order in ORDERS_FOUND[1:-1]:
         sequence = permutation(chunks_per_shard, order)
         in_turn = offsets[sequence[present[sequence]]]
         if (in_turn[1:] >= in_turn[:-1]).all():
@@ -256,7 +257,7 @@ def _inspect_shard(
             table.n_present,
             table.checksum,
             table.n_shared,
-            ORDERS.index(order),
+            ORDERS_FOUND.index(order),
         )
 
 

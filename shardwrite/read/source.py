@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import shardwrite._dask as dask
-from shardwrite.codecs.documents import JSON, check_json, has_halves, without_halves
+from shardwrite.codecs.documents import JSON, check_json, has_surrogates, without_surrogates
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import SourceMetadata
 from shardwrite.grid import ceil_div
@@ -88,11 +88,11 @@ def plain_attributes(
 def _in_utf8(name: str, held: JSON, path: str) -> dict[str, JSON]:
     """An attribute, with U+FFFD for each byte that is no UTF-8."""
     text = json.dumps({name: held}, ensure_ascii=False)
-    if not has_halves(text):
+    if not has_surrogates(text):
         return {name: held}
-    told = f"the attribute {without_halves(name)!r} is no text in UTF-8"
+    told = f"the attribute {without_surrogates(name)!r} is no text in UTF-8"
     warnings.warn(f"{path}: {told}, and U+FFFD stands for each byte that is none", stacklevel=3)
-    plain: dict[str, JSON] = json.loads(without_halves(text))
+    plain: dict[str, JSON] = json.loads(without_surrogates(text))
     return plain
 
 
@@ -269,7 +269,7 @@ def metadata_of(array: Any) -> SourceMetadata:
         fill_value=array.fill_value,
         dimension_names=None
         if names is None
-        else tuple(None if name is None else without_halves(name) for name in names),
+        else tuple(None if name is None else without_surrogates(name) for name in names),
         attributes=attributes,
     )
 

@@ -7,12 +7,11 @@ hold in memory at a time. In this way, processes on different machines write par
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError, SpecError
-from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.metadata import metadata_of_document
 from shardwrite.format.strategies import strategy_from_label
 from shardwrite.grid import ShardGrid
 from shardwrite.journal.rundir import RunDirectory
@@ -42,7 +41,7 @@ def plan_begun(
         strategy, format_ = _opened(run, "strategy"), _opened(run, "shard_format")
         if strategy is None:  # an older version began the run
             strategy = strategy_from_label(str(what.strategy))
-        metadata = parse_metadata(json.dumps(run.document))
+        metadata = metadata_of_document(run.document)
         own = metadata.shard_format
         is_other = format_ is not None and (own is None or own.to_dict() != format_.to_dict())
         if strategy.label != what.strategy or is_other:

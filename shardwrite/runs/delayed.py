@@ -105,35 +105,35 @@ def _in_run(function: Callable[..., Any], spec: WriteSpec, *rest: Any) -> Any:
         return _Ended(error.fields["path"])
 
 
-def _ended(todo: _Kept, path: str) -> list[WriteResult]:
+def _ended(kept: _Kept, path: str) -> list[WriteResult]:
     """Results of runs that have ended, and of jobs that were finished before.
 
     The leases are held.
 
     - Raises RunEndedError if one of them has not written its plan: another run has taken its place.
     """
-    found = [finished([each.job], each.directory.run)[0] for each in todo.sessions]
+    found = [finished([each.job], each.directory.run)[0] for each in kept.sessions]
     if None in found:
         raise RunEndedError("this run has ended, or another has taken its place", path=path)
-    return filled_in(todo.before, [result for result in found if result is not None])
+    return filled_in(kept.before, [result for result in found if result is not None])
 
 
 def _finish_delayed(
-    todo: _Kept, reports: Sequence[Sequence[GroupReport | _Ended]]
+    kept: _Kept, reports: Sequence[Sequence[GroupReport | _Ended]]
 ) -> WriteResult | list[WriteResult]:
     """Enter the reports of each session and end its run; a list of results if there are several."""
-    todo = replace(todo, sessions=tuple(map(_here, todo.sessions)))
-    with holding(*(session.job.target for session in todo.sessions)):
+    kept = replace(kept, sessions=tuple(map(_here, kept.sessions)))
+    with holding(*(session.job.target for session in kept.sessions)):
         for report in itertools.chain.from_iterable(reports):
             if isinstance(report, _Ended):
-                return _one_or_all(_ended(todo, report.path))
+                return _one_or_all(_ended(kept, report.path))
         done = cast("Sequence[Sequence[GroupReport]]", reports)
-        with _taking_part(todo.sessions):
-            for session, own in zip(todo.sessions, done, strict=True):
+        with _taking_part(kept.sessions):
+            for session, own in zip(kept.sessions, done, strict=True):
                 for each in own:
                     session.enter(each)
             seconds = [sum(each.seconds for each in own) for own in done]
-            return _one_or_all(filled_in(todo.before, finish_together(todo.sessions, seconds)))
+            return _one_or_all(filled_in(kept.before, finish_together(kept.sessions, seconds)))
 
 
 def _one_or_all(results: list[WriteResult]) -> WriteResult | list[WriteResult]:

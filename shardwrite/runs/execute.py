@@ -204,7 +204,7 @@ class Run:
         """
         for session in self.sessions:
             session.only = session.only if select is None else select
-            tell_found(self.on_report, session.resumed_nbytes)
+            tell_earlier(self.on_report, session.resumed_nbytes)
 
         def committed(report: GroupReport) -> None:
             on_commit(report)
@@ -322,7 +322,7 @@ def _checked(
     found = check_finished_array(job, result, engine, jobs)
     if found.good_shards is None:
         if found.result is not None:
-            tell_found(on_report, found.result.raw_nbytes)
+            tell_earlier(on_report, found.result.raw_nbytes)
         return found.result
     again = replace(job, options=RunOptions(mode="r+", durability=job.options.durability))
     with Run.open([again], engine, on_report, "again") as run:
@@ -772,14 +772,14 @@ class Progress(Protocol):
     def __call__(self, report: GroupReport) -> None:
         """Take the report of a group."""
 
-    def found(self, raw_nbytes: int) -> None:
+    def add_earlier(self, raw_nbytes: int) -> None:
         """Take the number of decoded bytes that an earlier call had written."""
 
 
-def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
+def tell_earlier(on_report: OnReport, raw_nbytes: int) -> None:
     """Tell a receiver of reports what an earlier call had written, if it wants to know."""
     if raw_nbytes and isinstance(on_report, Progress):
-        on_report.found(raw_nbytes)
+        on_report.add_earlier(raw_nbytes)
 
 
 @contextlib.contextmanager
@@ -799,7 +799,7 @@ class _TerminalBar:
     def __call__(self, report: GroupReport) -> None:
         self._advance(report.raw_nbytes)
 
-    def found(self, raw_nbytes: int) -> None:
+    def add_earlier(self, raw_nbytes: int) -> None:
         self._advance(raw_nbytes)
 
 

@@ -96,11 +96,11 @@ class _Differences:
     # For each of `changed`, what is there and what the receipt says. For each bad object, the
     # error.
     notes: dict[int, str]
-    # Whether the receipt tells nothing of the objects, because another program made the array
-    is_blind: bool = False
+    # Whether no receipt tells the sizes of the objects, because another program made the array
+    knows_no_sizes: bool = False
 
     @property
-    def are_there(self) -> bool:
+    def any(self) -> bool:
         """Whether there is a difference."""
         return bool(len(self.lost) or len(self.changed))
 
@@ -148,7 +148,7 @@ def _compare(target: Target, engine: Engine, part: ArrayMetadata | None = None) 
     """
     while True:
         found = _compared(target, engine, part)
-        if not found.are_there or read_receipt(target) == found.receipt:
+        if not found.any or read_receipt(target) == found.receipt:
             return found
 
 
@@ -163,7 +163,7 @@ def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Di
     except SpecError:  # it is of another array; `verify` tells
         noted = None
     if noted is None:
-        return _Differences(array, receipt, nothing, nothing, {}, is_blind=True)
+        return _Differences(array, receipt, nothing, nothing, {}, knows_no_sizes=True)
     ranks, noted = _ranks_of(array, part), noted.ravel()
     ranks = ranks[noted[ranks] > -2]
     sizes = stored_sizes(engine, array, ranks)
@@ -194,7 +194,7 @@ def check_kept(target: Target, engine: Engine) -> None:
     - Raises ChangedError if one is missing, or is another one.
     """
     found = _compare(target, engine)
-    if found.are_there:
+    if found.any:
         raise found.error(target.label)
 
 
@@ -202,42 +202,53 @@ def check_kept(target: Target, engine: Engine) -> None:
 class FinishedArray:
     """What is left of a job that was finished before."""
 
-    result: WriteResult | None = None  # its result; None if the job must be run
+    result: WriteResult | None = None  # its result; None if the job must write all of its shards
     good_shards: Ledger | None = None  # the shards that are there, if others must be written again
 
 
 def check_finished_array(
     job: Job, result: WriteResult, engine: Engine, jobs: Sequence[Job] = ()
 ) -> FinishedArray:
-    """Look whether what a job wrote that was finished before is still there.
+    """What a finished job must still write, by comparing its objects with the receipt.
 
     Objects that are gone are to be written again, if nothing else has changed. Absence does not
-    tell what was lost from what another program has emptied. An update of an array that another
-    program has made is made again if any of its shards has no object. With `recheck`, all objects
-    of an array are decoded, and bad ones count as gone.
+    tell what was lost from what another program has emptied.
 
     - `result`: what `finished` returns.
     - `jobs`: all jobs of the call.
+    - Returns: no result to write all; with `good_shards`, all but those; else nothing.
     - Raises ChangedError if the array is not what its last run left, and the job may not replace
       it, or would read what the call has replaced.
     - Raises CorruptShardError if objects are gone, and the index of another one is bad.
     """
-    found = _compare(job.target, engine, job.plan.metadata if job.is_update else None)
-    label = job.target.label
     if job.is_update:
-        is_repeatable = job.plan.staged_with is None  # else it would read what it has written
-        if not found.are_there:
-            return (
-                FinishedArray()
-                if is_repeatable and found.is_blind and _lacks_any(job, found, engine)
-                else FinishedArray(result)
-            )
+        return _check_update(job, result, engine)
+    return _check_array(job, result, engine, jobs)
+
+
+def _check_update(job: Job, result: WriteResult, engine: Engine) -> FinishedArray:
+    """See `check_finished_array`.
+
+    If no receipt tells sizes, an update is made again if any of its shards has no object.
+    """
+    found = _compare(job.target, engine, job.plan.metadata)
+    is_repeatable = job.plan.staged_with is None  # else it would read what it has written
+    if found.any:
         if len(found.changed) or not (is_repeatable and _covers(job, found)):
-            raise found.error(label)
+            raise found.error(job.target.label)
         return FinishedArray()
+    is_lost = is_repeatable and found.knows_no_sizes and _lacks_any(job, found, engine)
+    return FinishedArray() if is_lost else FinishedArray(result)
+
+
+def _check_array(
+    job: Job, result: WriteResult, engine: Engine, jobs: Sequence[Job]
+) -> FinishedArray:
+    """See `check_finished_array`. With `recheck`, objects that cannot be decoded count as gone."""
+    found, label = _compare(job.target, engine), job.target.label
     if job.options.recheck:
         found = _with_bad(found, engine)
-    if found.are_there:
+    if found.any:
         from shardwrite.runs.reads import reads_replaced  # of arrays that have changed
 
         if reads_replaced(job, jobs):
@@ -249,7 +260,7 @@ def check_finished_array(
     # A run that wrote lost shards again may have been interrupted before its end.
     if not len(found.lost) and tidied_run(job.target) is None:
         return FinishedArray(result)
-    return FinishedArray(result, _there(label, engine, found))
+    return FinishedArray(result, _good_ledger(label, engine, found))
 
 
 def _with_bad(found: _Differences, engine: Engine) -> _Differences:
@@ -304,8 +315,11 @@ def _touches(found: _Differences) -> bool:
     return True
 
 
-def _there(label: str, engine: Engine, found: _Differences) -> Ledger:
-    """Ledger of the shards that are not gone."""
+def _good_ledger(label: str, engine: Engine, found: _Differences) -> Ledger:
+    """Ledger of the shards that are not gone.
+
+    - Raises CorruptShardError if one of them is bad.
+    """
     from shardwrite.read.inspection import inspect_shards  # of an array that is there
 
     array = found.array

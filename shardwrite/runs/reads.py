@@ -62,7 +62,7 @@ _BUCKETS |= {"az": "AzureStore", "abfs": "AzureStore", "abfss": "AzureStore"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ReadPlace:
     """A place that something in a graph reads."""
 
     # What holds the objects: empty for the directories of this machine, ``"*"`` if unknown
@@ -70,7 +70,7 @@ class _Read:
     path: str  # path of the objects there
     kind: str = "array"  # A group is read with all that lies in it, and a file may lie in an array
 
-    def touches(self, target: _Read) -> bool:
+    def touches(self, target: _ReadPlace) -> bool:
         """Whether it reads the array at another place."""
         if self.service != target.service and "*" not in (self.service, target.service):
             return False
@@ -95,12 +95,12 @@ def check_not_read(jobs: Sequence[Job]) -> None:
         if not job.target.is_published:
             continue
         is_kept, store, label = job.plan.staged_with is not None, job.target.store, job.target.label
-        places = frozenset[_Read]().union(
+        places = frozenset[_ReadPlace]().union(
             *(places for one, places in read if not (is_kept and one.plan.staged_with))
         )
         if not job.keeps_old:
             _refuse(places, store, label, is_replaced=job.options.mode == "w")
-        elif _touch(places, store):
+        elif _any_touches(places, store):
             _refuse_once_more(job, is_known_again=is_known_again)
 
 
@@ -132,8 +132,8 @@ def check_not_replaced(sessions: Sequence[Session]) -> None:
     runs = {session.directory.shared: session.directory for session in sessions}.values()
     replaced = [one.target for run in runs for one in run.outputs() if one.is_handed_over]
     for session in sessions if replaced else ():
-        places = _places_read(session.job) if len(session.missing) else frozenset[_Read]()
-        gone = next((target for target in replaced if _touch(places, target.store)), None)
+        places = _places_read(session.job) if len(session.missing) else frozenset[_ReadPlace]()
+        gone = next((target for target in replaced if _any_touches(places, target.store)), None)
         if gone is not None:
             session.directory.check_held()  # the journals are gone where the run has ended
             raise JournalError(
@@ -152,7 +152,7 @@ def reads_replaced(job: Job, jobs: Sequence[Job]) -> bool:
 def readers(jobs: Sequence[Job], changed: Sequence[Job]) -> list[Job]:
     """Those of some jobs whose source reads the array of one of others, which is looked at once."""
     read = [(job, places) for job in jobs if changed and (places := _places_read(job))]
-    targets = [_Read(*_location(one.target.store)) for one in changed] if read else []
+    targets = [_ReadPlace(*_location(one.target.store)) for one in changed] if read else []
     return [
         job
         for job, places in read
@@ -174,8 +174,9 @@ def refuse_reading(x: Any, store: Store, label: str) -> None:
     _refuse(set(_places([x])), store, label, is_replaced=False)
 
 
-def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: bool) -> None:
-    if not _touch(read, store):
+def _refuse(places: Iterable[_ReadPlace], store: Store, label: str, *, is_replaced: bool) -> None:
+    """Refuse to change or replace the array of a store if it is read at one of the places."""
+    if not _any_touches(places, store):
         return
     if is_replaced:
         raise SpecError(
@@ -192,16 +193,16 @@ def _refuse(read: Iterable[_Read], store: Store, label: str, *, is_replaced: boo
     )
 
 
-def _touch(read: Iterable[_Read], store: Store) -> bool:
-    """Whether some of the places are the array of a store."""
-    target = _Read(*_location(store))
-    return any(place.touches(target) for place in read)
+def _any_touches(places: Iterable[_ReadPlace], store: Store) -> bool:
+    """Whether the array of a store is read at one of the places."""
+    target = _ReadPlace(*_location(store))
+    return any(place.touches(target) for place in places)
 
 
-_of_sources: WeakKeyDictionary[ArrayChunks, frozenset[_Read]] = WeakKeyDictionary()
+_of_sources: WeakKeyDictionary[ArrayChunks, frozenset[_ReadPlace]] = WeakKeyDictionary()
 
 
-def _places_read(job: Job) -> frozenset[_Read]:
+def _places_read(job: Job) -> frozenset[_ReadPlace]:
     """Places that a job's source reads, which are looked for once."""
     source = job.source
     if not isinstance(source, ArrayChunks):
@@ -211,7 +212,7 @@ def _places_read(job: Job) -> frozenset[_Read]:
     return _of_sources[source]
 
 
-def _places(values: Iterable[Any]) -> Iterator[_Read]:
+def _places(values: Iterable[Any]) -> Iterator[_ReadPlace]:
     """Places that graphs and objects read."""
     todo, objects, seen = deque(values), deque[object](), dict[int, object]()
     n_objects = 0
@@ -272,7 +273,7 @@ def _closed_over(function: types.FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _opened(call: Any) -> Iterator[_Read]:
+def _opened(call: Any) -> Iterator[_ReadPlace]:
     """Places whose paths or stores a task gives to a function that opens Zarr arrays."""
     function = call.func if isinstance(call, Task) else next(iter(call), None)
     if not callable(function) or _package(function) not in _OPENERS:
@@ -283,11 +284,11 @@ def _opened(call: Any) -> Iterator[_Read]:
             yield from _place_of(argument, "group")
 
 
-def _reads_of(value: Any) -> Iterator[_Read]:
+def _reads_of(value: Any) -> Iterator[_ReadPlace]:
     """Places that an object reads by itself."""
     package, name = _package(type(value)), type(value).__name__
     if isinstance(value, if_loaded("shardwrite.read.array", "ShardedArray")):
-        yield _Read(*_location(value.store))
+        yield _ReadPlace(*_location(value.store))
     elif isinstance(value, ReadsPlaces):
         for where, inside, kind in value.places_read():
             yield from _place_in(where, inside, kind)
@@ -302,23 +303,23 @@ def _reads_of(value: Any) -> Iterator[_Read]:
         yield from _place_of(value, "group" if name.endswith("Group") else "array")
 
 
-def _place_in(where: Any, inside: str, kind: str) -> Iterator[_Read]:
+def _place_in(where: Any, inside: str, kind: str) -> Iterator[_ReadPlace]:
     """A place that a source tells; see `ReadsPlaces`."""
     if kind == "objects" and isinstance(where, Store):
-        yield _Read(*_location(where.at(inside)))
+        yield _ReadPlace(*_location(where.at(inside)))
     elif kind == "array":
         # What cannot be opened as a store here is no place that is written, either.
         with contextlib.suppress(SpecError):
             place = resolve_place(where, inside or None, is_read=True)
-            yield _Read(*_location(place.store))
+            yield _ReadPlace(*_location(place.store))
     else:
         yield from _place_of(where, kind)
 
 
-def _place_of(opened: Any, kind: str) -> Iterator[_Read]:
+def _place_of(opened: Any, kind: str) -> Iterator[_ReadPlace]:
     """Place of a path, a URL, or a store, array or group of zarr-python, if it can be one."""
     if isinstance(opened, str) and is_bucket_url(opened):
-        yield _Read("*", _without_quotes(opened), kind)  # nobody knows with which options
+        yield _ReadPlace("*", _without_quotes(opened), kind)  # nobody knows with which options
         return
     path = None
     if _package(type(opened)) == "zarr":
@@ -326,7 +327,9 @@ def _place_of(opened: Any, kind: str) -> Iterator[_Read]:
         path, opened = getattr(where, "path", ""), _unwrapped(getattr(where, "store", where))
     with contextlib.suppress(SpecError):
         found = open_store(opened, is_read=True)
-        yield _Read(*_location(found.store.at("/".join(filter(None, (found.path, path))))), kind)
+        yield _ReadPlace(
+            *_location(found.store.at("/".join(filter(None, (found.path, path))))), kind
+        )
 
 
 def _location(store: Store) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from shardwrite.journal.neighbours import tidy
 from shardwrite.journal.receipt import Contents, Receipt, UpdateEntry, changed_region, read_receipt
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, remove_around
-from shardwrite.place.target import Target, array_at, check_beside, firsts_of
+from shardwrite.place.target import Target, array_at, firsts_of, has_state_directory
 from shardwrite.plan.identity import Identity
 from shardwrite.records import RecordError, read
 from shardwrite.results import ABOVE, Facts, Result, counted, duration, human
@@ -446,7 +446,7 @@ def _finished(job: Job, joined: str) -> WriteResult | None:
     are noticed: the array is then replaced in mode ``"w"``, and else an error names them.
     """
     ending = joined
-    if check_beside(job.target):  # else no run has left anything
+    if has_state_directory(job.target):  # else no run has left anything
         ending = interrupted_end(job.target) or joined
         tidy(job.target)
     if job.options.restart and job.options.mode != "w-":

@@ -44,7 +44,7 @@ from shardwrite.read.array import as_dask_array, open_at
 from shardwrite.results import human
 from shardwrite.runs.array_plan import ArrayChunks, plan_into, warn_of_unnamed
 from shardwrite.runs.begin import values_gone
-from shardwrite.runs.execute import OnReport, Progress, Run, execute, tell_found
+from shardwrite.runs.execute import OnReport, Progress, Run, execute, tell_earlier
 from shardwrite.runs.job import Job, RunOptions, TaskBox, target_of_update
 from shardwrite.runs.reads import are_read
 from shardwrite.runs.result import WriteResult
@@ -186,7 +186,7 @@ def _keep_values(n_kept: int, run: Run) -> None:
         return
     if not any(len(each.ledger.missing) for each in sessions):
         _warn_if_unnamed(sessions[0].job)
-        tell_found(run.on_report, sum(each.job.plan.kept_nbytes for each in sessions))
+        tell_earlier(run.on_report, sum(each.job.plan.kept_nbytes for each in sessions))
         return
     keeper = sessions[0]
     if len(sessions) < n_kept:  # the keeper has ended, or is not the first any more
@@ -235,7 +235,7 @@ def _take_computed(jobs: Sequence[Job], run: Run) -> None:
                 found.execute()
     except (ChangedError, SpecError) as error:
         raise _changed(jobs, error.message) from error
-    tell_found(run.on_report, sum(job.plan.raw_nbytes for job in jobs))
+    tell_earlier(run.on_report, sum(job.plan.raw_nbytes for job in jobs))
 
 
 def _make(directory: Path, durability: str) -> None:

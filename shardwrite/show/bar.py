@@ -53,7 +53,7 @@ class NotebookBar:
         self, raw_nbytes: int, display: Display, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total, self._clock = raw_nbytes, clock
-        self._found = self._written = 0
+        self._earlier = self._written = 0
         self._state = "running"
         self._start = self._drawn = clock()
         self._handle = display(self)
@@ -70,9 +70,9 @@ class NotebookBar:
         if self._clock() - self._drawn >= _DRAW_SECONDS:
             self._draw()
 
-    def found(self, raw_nbytes: int) -> None:
+    def add_earlier(self, raw_nbytes: int) -> None:
         """Enter decoded bytes that an earlier call had written."""
-        self._found += raw_nbytes
+        self._earlier += raw_nbytes
         self._draw()
 
     def end(self, *, is_done: bool) -> None:
@@ -91,7 +91,7 @@ class NotebookBar:
     def _share(self) -> float:
         if self._state == "done":
             return 1.0
-        return min(1.0, (self._found + self._written) / self._total) if self._total else 0.0
+        return min(1.0, (self._earlier + self._written) / self._total) if self._total else 0.0
 
     @property
     def text(self) -> str:
@@ -102,7 +102,7 @@ class NotebookBar:
             if not self._written:
                 return "done; nothing was left to do"
             return f"done: {human(self._written)} in {duration(seconds)}, {human(rate)}/s"
-        done = self._found + self._written
+        done = self._earlier + self._written
         text = f"{self._share:.0%}: {human(done)} of {human(self._total)}"
         if self._state == "stopped":
             return f"stopped at {text}, after {duration(seconds)}"

@@ -338,7 +338,7 @@ class _Clock:
         return float(self._own[-1])
 
     def at(self, times: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Convert times in seconds since 1970."""
+        """Convert times in seconds since 1970 to seconds of work."""
         own: npt.NDArray[np.float64] = np.interp(
             np.asarray(times, dtype=np.float64), self._wall, self._own
         )

@@ -599,6 +599,7 @@ def _pauses(report: RunReport, time: Scale, top: float, bottom: float) -> list[L
 
 
 def _throughput(report: RunReport, time: Scale, ticks: Sequence[Tick], x_name: str) -> Chart:
+    """Chart of the decoded bytes that were written per second, and of their mean."""
     bottom = TOP + _HEIGHT
     unit, name = _unit_of_bytes(max(report.throughput))
     scale = scale_of(1.08 * max(report.throughput) / unit, bottom, TOP, 4)
@@ -631,6 +632,7 @@ def _throughput(report: RunReport, time: Scale, ticks: Sequence[Tick], x_name: s
 
 
 def _timeline(report: RunReport, time: Scale, ticks: Sequence[Tick], x_name: str) -> Chart:
+    """Chart of when each process wrote which shards, one row for each."""
     rects: list[Rect] = []
     labels: list[Label] = []
     y = float(TOP)

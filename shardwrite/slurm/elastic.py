@@ -58,7 +58,7 @@ from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS, check_network, networks
-from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
+from shardwrite.slurm.jobs import cancel_left, refuse_second_submission, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
 from shardwrite.slurm.keywords import CORES, MEMORY, TIME, ClusterArguments
 from shardwrite.slurm.notes import DriverNote, Submitted
@@ -323,7 +323,7 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
 
     workers.log_directory.mkdir(parents=True, exist_ok=True)
     if target is not None:
-        refuse_second(target)
+        cancel(refuse_second_submission(target))
     jobs = _Jobs(target)
     with contextlib.ExitStack() as stack:
         stack.enter_context(configured({"distributed.scheduler.http.routes": []}))

@@ -309,7 +309,7 @@ def cancel_all(target: Target) -> Cancelled:
     runs = [run for each in targets if (run := find_run(each)) is not None]
 
     def find() -> Submitted:
-        known = _together([submitted(run) for run in runs])
+        known = _merged([submitted(run) for run in runs])
         for driver in known.drivers:
             driver.tell_to_end()
         return known
@@ -330,10 +330,10 @@ def cancel_all(target: Target) -> Cancelled:
 def jobs_known(target: Target) -> list[str]:
     """Ids of all jobs of the runs at a target that have not ended, in the queue or not."""
     runs = [run for each in (target, *target.others) if (run := find_run(each)) is not None]
-    return sorted(_together([submitted(run) for run in runs]).ids)
+    return sorted(_merged([submitted(run) for run in runs]).ids)
 
 
-def _together(each: Sequence[Submitted]) -> Submitted:
+def _merged(each: Sequence[Submitted]) -> Submitted:
     """Merge what is known of several runs; the number of parts is not kept."""
     return Submitted(
         drivers=tuple(driver for one in each for driver in one.drivers),
@@ -342,36 +342,39 @@ def _together(each: Sequence[Submitted]) -> Submitted:
     )
 
 
-def refuse_second(target: Target) -> None:
-    """Refuse a submission that would write a run a second time.
+def refuse_second_submission(target: Target) -> list[str]:
+    """Refuse to submit jobs for a run that is being written.
 
-    It is refused if jobs of the run are in the queue, or if a driver of the run lives. The job of
-    this process does not count. Workers whose driver is gone do not count either: they are
-    cancelled, because nobody has work for them.
+    It is if jobs of the run are in the queue, or if a driver of the run lives. The job of this
+    process does not count. Workers whose driver is gone do not count either, because nobody has
+    work for them.
 
+    - Returns: ids of the workers whose driver is gone, which are to be cancelled.
     - Raises SubmitError if the run is being written, naming the jobs and the remedy. Also if SLURM
       cannot be asked.
     """
     runs = runs_at(target)
     if not runs:
-        return
-    known, own = _together([submitted(run) for run in runs]), job_id(os.environ)
-    there = queue(known.ids)
-    ids = {job["id"] for job in there}
-    leading = [
+        return []
+    known, own = _merged([submitted(run) for run in runs]), job_id(os.environ)
+    queued = queue(known.ids)
+    ids = {job["id"] for job in queued}
+    live_drivers = [
         driver
         for driver in known.drivers
         if driver.job != own and (driver.job in ids or driver.lives_alone)
     ]
-    led = {job for driver in leading for job in driver.workers}
-    orphans = [job["id"] for job in there if job["id"] in set(known.workers) - led]
+    workers_of_live = {job for driver in live_drivers for job in driver.workers}
+    orphans = [job["id"] for job in queued if job["id"] in set(known.workers) - workers_of_live]
     live = [
         f"job {job['id']} {job['state']}"
-        for job in there
+        for job in queued
         if job["id"] not in orphans and job["id"] != own
     ]
     live += [
-        f"process {driver.process}, which submits workers" for driver in leading if not driver.job
+        f"process {driver.process}, which submits workers"
+        for driver in live_drivers
+        if not driver.job
     ]
     if live:
         many = f"{', '.join(live[:8])}{f' and {len(live) - 8} more' if len(live) > 8 else ''}"
@@ -381,7 +384,7 @@ def refuse_second(target: Target) -> None:
             f"first: shardwrite slurm cancel {command_words(target)}",
             command="squeue",
         )
-    cancel(orphans)
+    return orphans
 
 
 @contextlib.contextmanager
@@ -390,11 +393,11 @@ def submitting(target: Target) -> Iterator[None]:
 
     Nothing is held if no run has begun at the target.
 
-    - Raises SubmitError if the run is being written already, as in `refuse_second`.
+    - Raises SubmitError if the run is being written already, as in `refuse_second_submission`.
     """
     runs = runs_at(target)
     with contextlib.ExitStack() as stack:
         if runs:
             stack.enter_context(exclusive(runs[0].path / "submitting", runs[0].path))
-            refuse_second(target)
+            cancel(refuse_second_submission(target))
         yield

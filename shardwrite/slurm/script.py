@@ -307,8 +307,8 @@ class ArrayJob:
         whole("n_parts", self.n_parts, what, most=_MAX_TASKS)
 
     @property
-    def which(self) -> tuple[str, ...]:
-        """Words of a command line for the names of the arrays."""
+    def name_options(self) -> tuple[str, ...]:
+        """Options of a command line that name the array, or several of them."""
         one = ("--name", self.name) if self.name else ()
         return ("--names", ",".join(self.names)) if self.names else one
 
@@ -427,7 +427,7 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         "SRC": job.src,
         "DST": job.dst,
         "PARTS": str(job.n_parts),
-        "OPTIONS": (*job.which, *job.source_options),
+        "OPTIONS": (*job.name_options, *job.source_options),
     }
     steps = (
         (
@@ -473,7 +473,7 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
         **({"SRC": job.src} if job.conversion else {}),
         "DST": job.dst,
         "PARTS": str(job.n_parts),
-        "OPTIONS": job.source_options if job.conversion else job.which,
+        "OPTIONS": job.source_options if job.conversion else job.name_options,
     }
     what = (
         "Looks at every shard and publishes the array; "

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite._dataclass import dataclass
-from shardwrite.codecs.documents import JSON, without_halves
+from shardwrite.codecs.documents import JSON, without_surrogates
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import Box
 from shardwrite.place.objects import InStore
@@ -220,7 +220,7 @@ def metadata_of(dataset: Any, path: str) -> SourceMetadata:
 
 
 def _plain_name(name: str | None) -> str | None:
-    return None if name is None else without_halves(name)
+    return None if name is None else without_surrogates(name)
 
 
 def open_(request: Request) -> Hdf5Source:

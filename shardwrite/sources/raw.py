@@ -65,38 +65,43 @@ class RangedSource(OnePieceSource):
 
     file: FileInBucket
 
-    def _read(self, box: Box) -> npt.NDArray[Any]:
-        order: Any = self.order
-        steps = tuple(
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes between neighbours in the file along each axis."""
+        return tuple(
             self.stored.itemsize
-            * math.prod(self.shape[axis + 1 :] if order == "C" else self.shape[:axis])
+            * math.prod(self.shape[axis + 1 :] if self.order == "C" else self.shape[:axis])
             for axis in range(len(self.shape))
         )
-        start = self.offset + sum(map(mul, box.start, steps))
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        order: Any = self.order
         block = np.empty(box.shape, self.dtype, order)
-        self._fill(block, start, steps)
+        self._fill(block, self.offset + sum(map(mul, box.start, self.strides)))
         return block
 
-    def _fill(self, block: npt.NDArray[Any], start: int, steps: tuple[int, ...]) -> None:
+    def _fill(self, block: npt.NDArray[Any], start: int) -> None:
         """Read elements into a block.
 
         What lies between them is read, too, where that takes no longer. Otherwise the block is
         halved, along the axis on which its elements lie farthest apart.
 
         - `block`: receives the elements. It is not empty.
+        - `start`: position of its first element in the file, in bytes.
         """
-        lengths = [(n - 1) * step for n, step in zip(block.shape, steps, strict=True)]
+        strides = self.strides
+        lengths = [(n - 1) * stride for n, stride in zip(block.shape, strides, strict=True)]
         span = sum(lengths) + self.stored.itemsize
         most = min(_MOST_NBYTES, max(_LITTLE_NBYTES, _MOST_WASTE * block.nbytes))
         if span <= most or block.size == 1:
             data = self.file.read(start, span)
-            block[...] = np.ndarray(block.shape, self.stored, data, 0, steps)
+            block[...] = np.ndarray(block.shape, self.stored, data, 0, strides)
             return
         axis = max(range(block.ndim), key=lengths.__getitem__)
         middle = block.shape[axis] // 2
         for part in (slice(middle), slice(middle, None)):
             index = (*[slice(None)] * axis, part)
-            self._fill(block[index], start + (part.start or 0) * steps[axis], steps)
+            self._fill(block[index], start + (part.start or 0) * strides[axis])
 
 
 def in_one_piece(

@@ -25,7 +25,6 @@ from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import JSON, Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard
-from shardwrite.errors import IncompleteError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
@@ -49,7 +48,7 @@ from shardwrite.runs.result import updated_receipt
 from shardwrite.stores.base import Transaction
 from shardwrite.stores.looking import as_store_error
 from shardwrite.write.assemble import EncodedUnit, assemble, revise
-from shardwrite.write.commit import commit_shards, in_turns
+from shardwrite.write.commit import commit_shard, in_turns
 from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.spool import Payloads
 from shardwrite.write.tasks import opened
@@ -335,13 +334,8 @@ class Window:
                     return revise(self.spec, transaction, index, units, payloads, there)
 
         with in_turns(self.spec, 1, write) as write_in_turn:
-            report = commit_shards(self.spec, grid.shard_box(local), [local], write_in_turn)
-        if not report.shards:
-            key = self.spec.metadata.shard_key(local)
-            raise IncompleteError(
-                f"{key} was not committed: this process was asked to stop", missing=[key]
-            )
-        self.ledger.enter(report.entry)
+            entry = commit_shard(self.spec, local, write_in_turn)
+        self.ledger.enter(entry)
 
     def cancel(self) -> None:
         """End the run and release the lease of a stretch in which nothing was committed."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,7 +36,7 @@ from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.passage import Passage
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Box
@@ -72,7 +71,7 @@ from shardwrite.runs.array_plan import (
 )
 from shardwrite.runs.begin import check_place
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_found
+from shardwrite.runs.execute import Mode, OnReport, Run, execute, reporting, tell_earlier
 from shardwrite.runs.in_parts import prepare_jobs, refuse_missing, refuse_unwritten, runs_on
 from shardwrite.runs.job import Job, Key, NoChunks, TaskBox, digest_of, intent_of
 from shardwrite.runs.kept import FinishedArray, check_finished_array, check_kept
@@ -157,12 +156,12 @@ def is_gathering(run: RunDirectory) -> bool:
 
     - Raises SpecError if the document in its record is none of an array.
     """
-    return run.makes_array and has_scattered_chunks(parse_metadata(json.dumps(run.document)))
+    return run.makes_array and has_scattered_chunks(metadata_of_document(run.document))
 
 
 def makes_scale(run: RunDirectory) -> bool:
     """Whether a run makes a scale of a volume; see `is_gathering` for what it raises."""
-    return run.makes_array and is_scale(parse_metadata(json.dumps(run.document)))
+    return run.makes_array and is_scale(metadata_of_document(run.document))
 
 
 def plan_gathering(
@@ -341,7 +340,7 @@ def write_scattered(
         result = finished([job])[0]
         found = FinishedArray() if result is None else check_finished_array(job, result, engine)
         if found.result is not None and found.good_shards is None:
-            tell_found(on_report, raw_nbytes + plan.raw_nbytes)
+            tell_earlier(on_report, raw_nbytes + plan.raw_nbytes)
             return counted_as(found.result, new)
         # What is in the way is refused before anything is spooled.
         if found.result is None:

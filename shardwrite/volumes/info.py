@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwrite._dataclass import dataclass
 from shardwrite.checks import is_whole, whole
-from shardwrite.codecs.documents import Codec, Document, has_halves
+from shardwrite.codecs.documents import Codec, Document, has_surrogates
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.grid import Box, Shape, counts_of
 from shardwrite.volumes.codecs import (
@@ -332,7 +332,7 @@ def parse_info(document: Any, *, may_be_empty: bool = False) -> Volume:
 
 def _scale(document: Any) -> Scale:
     key = document.get("key") if isinstance(document, Mapping) else None
-    if not isinstance(key, str) or has_halves(key):
+    if not isinstance(key, str) or has_surrogates(key):
         remedy = 'give an object with a text as its "key"'
         raise SpecError("not a scale", field="scales", value=document, remedy=remedy)
     chunk_sizes = document.get("chunk_sizes")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -17,7 +16,7 @@ from shardwrite.checks import choice, is_number, is_whole
 from shardwrite.codecs.documents import Document, attributes_of
 from shardwrite.codecs.stages import chunk_limit
 from shardwrite.errors import SpecError
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape
 from shardwrite.results import counted, human
@@ -497,7 +496,7 @@ def with_source_axes(metadata: ArrayMetadata, letters: str) -> ArrayMetadata:
         return metadata
     attributes = {**metadata.document["attributes"], ATTRIBUTE: {**noted, _AXES: letters}}
     document = {**metadata.document, "attributes": attributes}
-    return parse_metadata(json.dumps(document, indent=2), writing=True)
+    return metadata_of_document(document, writing=True)
 
 
 def source_axes(

@@ -263,7 +263,7 @@ def open_tree(src: Any, is_wanted: Callable[[str], bool]) -> Hierarchy:
     place = place_of(src)
     if place.kind() in ("nothing", "other"):
         if place.has(INFO):
-            return _opened(place, is_wanted)
+            return _open_volume(place, is_wanted)
         above = volume_above(place)
         if above is not None:
             volume, key = above
@@ -271,8 +271,8 @@ def open_tree(src: Any, is_wanted: Callable[[str], bool]) -> Hierarchy:
     return open_hierarchy(place, is_wanted)
 
 
-def _opened(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
-    """A volume, whose arrays are its scales. Those that this package wrote are found as arrays."""
+def _open_volume(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
+    """Open a volume, whose arrays are its scales; those with a ``zarr.json`` are read by it."""
     _, volume = read_info(place.store, place.label)
     for scale in volume.scales:
         check_key_of(scale)

@@ -145,6 +145,7 @@ class UInt64ShardReader:
         return contents
 
     def _load(self, number: int, start: int, end: int) -> Minishard:
+        """Chunks of a minishard, whose index lies between two offsets behind the shard index."""
         what = f"index of minishard {number}"
         entry = np.array([[start, end]], np.uint64)
         with damage_in(key=self.key):

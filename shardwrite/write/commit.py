@@ -37,7 +37,7 @@ from typing import Any, TypeVar
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.config.table import RETRY_PAUSES, value_of
-from shardwrite.errors import CorruptShardError, ShardwriteError, StoreError
+from shardwrite.errors import CorruptShardError, IncompleteError, ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.resources import peak_memory_nbytes
@@ -282,6 +282,20 @@ def commit_shards(
         n_reread=take_n_reread(spec.read_from) + take_n_reread(spec.store.token),
         bad={ravel(index, spec.metadata.grid.counts): e for index, e in progress.bad.items()},
     )
+
+
+def commit_shard(spec: WriteSpec, index: Shape, write: WriteShard) -> Entry:
+    """Write one shard as `commit_shards` does, and return its entry in the journal.
+
+    - Raises IncompleteError if this process was asked to stop.
+    """
+    report = commit_shards(spec, spec.metadata.grid.shard_box(index), [index], write)
+    if not report.shards:
+        key = spec.metadata.shard_key(index)
+        raise IncompleteError(
+            f"{key} was not committed: this process was asked to stop", missing=[key]
+        )
+    return report.entry
 
 
 def has_small_shards(metadata: ArrayMetadata) -> bool:

@@ -104,7 +104,7 @@ class Row:
         )
 
     def cut(self, chunk: Box, inside: Box, dtype: np.dtype[Any]) -> npt.NDArray[Any] | Damaged:
-        """Copy a box out of them into one array. `chunk` is the box of them all."""
+        """Copy the box `inside` of the arrays into one array. `chunk` is the box that they fill."""
         values: npt.NDArray[Any] = np.empty(inside.shape, dtype)
         bad: list[tuple[Box, CorruptShardError]] = []
         edges = boundaries(self.lengths)

@@ -67,7 +67,7 @@ class Bar:
         if not self.n_left:
             raise Interruption
 
-    def found(self, raw_nbytes):
+    def add_earlier(self, raw_nbytes):
         """What was there before."""
 
 

@@ -89,7 +89,7 @@ def test_what_was_there_before_does_not_count_as_speed():
     now = [0.0]
     shown = Shown()
     bar = NotebookBar(1000_000, shown, clock=lambda: now[0])
-    bar.found(600_000)
+    bar.add_earlier(600_000)
     assert shown.texts[-1] == "writing: 60%: 600 kB of 1 MB"
     now[0] = 2.0
     bar(report(200_000))

@@ -22,7 +22,7 @@ from shardwrite.errors import ClusterError, SpecError, SubmitError
 from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import cluster, jobs, notes
 from shardwrite.slurm.elastic import _job_class, _Jobs, arguments_of, workers_of
-from shardwrite.slurm.jobs import cancel_all, refuse_second
+from shardwrite.slurm.jobs import cancel_all, refuse_second_submission, submitting
 from shardwrite.slurm.keywords import ClusterArguments
 from shardwrite.slurm.notes import DriverNote, record_jobs, submitted
 from shardwrite.slurm.status import status
@@ -353,13 +353,12 @@ def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
         SubmitError,
         match=r"written already: job 13 RUNNING, process .* submits workers\. .*slurm cancel",
     ):
-        refuse_second(target)
+        refuse_second_submission(target)
     assert not stand.calls.exists(), "nothing was changed"
     living.keep(run, ["13"], has_ended=True)
     (stand.jobs / "13").unlink()
-    refuse_second(target)
-    assert stand.calls.read_text().split() == ["11", "12"]
-    assert {p.name for p in stand.jobs.iterdir()} == {"10"}
+    with submitting(target):
+        assert stand.calls.read_text().split() == ["11", "12"]
 
 
 def test_ids_are_kept_as_they_come_and_when_the_run_begins(tmp_path, monkeypatch):
