@@ -626,7 +626,7 @@ STEPS = {
     "end a run": "runs.session:end_run",
     "remove the state of a run": "journal.takeover:remove_state",
     "give the kept room": "journal.takeover:give_room",
-    "clear what an append wrote": "journal.takeover:clear_beyond",
+    "clear what an append wrote": "journal.edges:clear_beyond",
     "check a compaction": "operations.compact:_compacted",
     # a conversion
     "convert arrays": "convert.arrays:execute",

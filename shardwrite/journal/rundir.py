@@ -59,9 +59,12 @@ from crc32c import crc32c
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT, group_document, has_manifest, layout_in
+from shardwrite.grid import Box
 from shardwrite.journal.documents import (
     DocumentChange,
+    all_listed,
     alone_in_store,
     consolidate,
     dump,
@@ -606,6 +609,18 @@ class RunDirectory:
         Readers of such a group see the new length of all of them, or the old one.
         """
         return self.record.together is not None and not self.makes_array
+
+    def list_before(self, part: ArrayMetadata, region: Box) -> None:
+        """List the inner chunks that a run may write, before it commits anything.
+
+        Chunks outside of the array are left out; those that the run adds to it are listed as soon
+        as the shape of the array has them. Nothing is done if the array keeps no manifest.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        if has_manifest(part.document):
+            with self.ending():
+                self.change(partial(all_listed, part, region))
 
     def change(self, make: DocumentChange) -> None:
         """Change the array's document, unless it stays the same, and that in groups above.

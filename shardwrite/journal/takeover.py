@@ -24,15 +24,9 @@ array cannot touch what another run makes there once its ``plan.json`` is gone.
 
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
 
-*Elements beyond the shape.* An append or a stream writes shards first, and enlarges the shape
-afterwards. If it is given up in between, elements that it has written lie beyond the shape. They
-would appear as values of the array as soon as something else makes it larger. So they are cleared.
-An append to several arrays may have enlarged some of them when it is given up. All of them get
-their old shape back first.
-
-*The manifest.* Keys of chunks are added to it before a run commits, and removed when the run ends
-or is given up. Each change is made under the lock of the array's document. So the list names all
-chunks that hold data at any time, also after a crash, and exactly these when no run is open.
+*Elements beyond the shape* that an append or a stream has written are cleared; see
+:mod:`shardwrite.journal.edges`. An append to several arrays may have enlarged some of them when it
+is given up. All of them get their old shape back first.
 """
 
 from __future__ import annotations
@@ -49,24 +43,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
-from shardwrite.format.frame import Frame, frame_at
-from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.node import DOCUMENT, has_manifest, with_shape
-from shardwrite.format.order import place
-from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
+from shardwrite.format.node import DOCUMENT, with_shape
+from shardwrite.grid import ShardGrid
 from shardwrite.host.stopping import TAKEOVERS, tell
-from shardwrite.journal.documents import DocumentChange, discard_ends
+from shardwrite.journal.documents import discard_ends, present_listed
 from shardwrite.journal.lease import is_left_behind, live_holders, work_files
 from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, close_journals_in, shards_of
 from shardwrite.journal.receipt import (
@@ -100,10 +88,9 @@ from shardwrite.journal.rundir import (
 from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import CONSUMES, TOGETHER, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
-from shardwrite.seams import resolve
-from shardwrite.stores.base import Capability, ObjectWriter, Store
+from shardwrite.stores.base import Store
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
-from shardwrite.stores.posix import NO_ROOM, give_room, telling_room_for
+from shardwrite.stores.posix import give_room
 from shardwrite.stores.removal import (
     Proof,
     data_in,
@@ -115,279 +102,6 @@ from shardwrite.stores.removal import (
 
 if TYPE_CHECKING:
     from shardwrite.journal.plan_record import RunRecord
-    from shardwrite.journal.undo import Change
-    from shardwrite.read.stored_shard import ExistingShard
-
-# ---- Elements beyond the shape, in shards that lie inside of it in part
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What a process may do to shards of a run."""
-
-    proof: Proof  # proof that the shards may be removed, if nothing is left in them
-    # Called right before a shard is changed, replaced or removed. If it raises, the shard stays as
-    # it is.
-    check: Callable[[], None]
-    # Whether the run has changed shards in place. Where a full disk has no room for a new object,
-    # they are then changed in place, too.
-    in_place: bool = False
-
-
-def clear_beyond(
-    store: Store,
-    metadata: ArrayMetadata,
-    shards: Iterable[Shape],
-    durability: str,
-    rights: Rights,
-    scope: str,
-) -> list[Shape]:
-    """Give elements beyond the shape of an array the fill value, in a new object for each shard.
-
-    Shards that are damaged stay as they are. What an earlier process of the same scope has left is
-    removed first, so that it publishes nothing if it was only frozen.
-
-    - `shards`: positions of shards in the shard grid. Those that lie inside of the shape stay.
-    """
-    grid, removed = metadata.grid, []
-    for index in shards:
-        if grid.whole.contains(grid.shard_box(index)):
-            continue
-        store.discard_scope(metadata.shard_key(index), scope)
-        shard = _opened(store, metadata, index)
-        if shard is None:
-            continue
-        with shard:
-            try:
-                new = _without_outside(shard, grid.shard_box(index).start)
-            except CorruptShardError:
-                continue  # verify tells of it
-            if new is None:
-                continue
-            frame = _frame_of(shard, index)
-            attempt = f"{scope}.{uuid.uuid4().hex}"
-            try:
-                with (
-                    telling_room_for(shard.reader.nbytes, shard.key),
-                    store.transaction(
-                        durability, attempt, rights.check, proof=rights.proof
-                    ) as transaction,
-                ):
-                    if not (new[0] >= 0).any():
-                        transaction.remove(shard.key, shard.check_current)
-                        removed.append(index)
-                        continue
-                    transaction.expect_nbytes(shard.reader.nbytes)
-                    writer = transaction.create(shard.key)
-                    if Capability.CONDITIONAL in store.capabilities:
-                        writer.expect(shard.reader.version)
-                    _write(shard, writer, frame, *new)
-                    writer.finish(shard.check_current)
-            except StoreError as error:
-                if error.errno not in NO_ROOM or not rights.in_place or frame is not None:
-                    raise
-                from shardwrite.journal.undo import change_in_place, shard_claim  # full disks
-
-                change, version = _cleared_in_place(shard, *new), shard.reader.version
-                with shard_claim(str(rights.proof.run_path), shard.key) as claim:
-                    change_in_place(claim, store, change, durability, version, rights.check)
-    return removed
-
-
-def _opened(store: Store, metadata: ArrayMetadata, index: Shape) -> ExistingShard | None:
-    try:
-        from shardwrite.read.stored_shard import open_shard  # for elements beyond the shape
-
-        return open_shard(metadata, store, index)
-    except CorruptShardError:
-        return None  # verify tells of it
-
-
-def _without_outside(
-    shard: ExistingShard, origin: Shape
-) -> tuple[npt.NDArray[np.int64], dict[int, Buffer]] | None:
-    """Sizes of the inner chunks without what lies beyond the array, and those encoded anew.
-
-    It is None if nothing lies beyond. An inner chunk that is empty has the size -1.
-    """
-    metadata, nbytes = shard.metadata, shard.stored().nbytes.copy()
-    grid, changed = metadata.grid, dict[int, Buffer]()
-    for rank in shard.present():
-        at = unravel(rank, grid.chunks_per_shard)
-        start = tuple(o + i * c for o, i, c in zip(origin, at, grid.chunks, strict=True))
-        box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
-        if grid.whole.contains(box):
-            continue
-        inside = box.intersect(grid.whole)
-        tiles = np.empty((1, *grid.chunks), dtype=metadata.pipeline.stored_dtype)
-        tiles[...] = metadata.fill_value
-        part = (0, *inside.shift(start).slices)
-        old = shard.chunk(rank) if inside.size else None
-        if old is not None:
-            tiles[part] = old[part[1:]]
-        if metadata.fill_pattern.empty(tiles).all():
-            nbytes[rank] = -1
-            continue
-        (encoded,) = metadata.pipeline.encode(tiles, None)
-        offset, size = (int(v) for v in shard.index.table[rank])
-        if bytes(encoded) != bytes(shard.source.read(offset, size)):
-            nbytes[rank], changed[rank] = len(encoded), bytes(encoded)
-    if not changed and (nbytes == shard.stored().nbytes).all():
-        return None
-    return nbytes, changed
-
-
-def _write(
-    shard: ExistingShard,
-    writer: ObjectWriter,
-    frame: Frame | None,
-    nbytes: npt.NDArray[np.int64],
-    changed: dict[int, Buffer],
-) -> None:
-    """Write a shard anew, within its frame if it has one."""
-
-    def write_chunks(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
-        for rank in ranks.tolist():
-            data = changed.get(rank)
-            if data is None:
-                old, size = (int(v) for v in shard.index.table[rank])
-                data = shard.source.read(old, size)
-            writer.write([data])
-
-    if frame is None:
-        _write_plain(shard, writer, nbytes, write_chunks)
-        return
-    layout = frame.close(nbytes)
-    index = ShardIndex.build(layout.offsets, nbytes)
-    from shardwrite.place.framed import write_framed  # for shards that are files of another format
-
-    write_framed(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
-
-
-def _write_plain(
-    shard: ExistingShard,
-    writer: ObjectWriter,
-    nbytes: npt.NDArray[np.int64],
-    write_chunks: Callable[[ObjectWriter, npt.NDArray[np.int64]], None],
-) -> None:
-    """Write inner chunks in the sequence of the old shard, and the index."""
-    codec, stored = shard.metadata.index_codec, shard.stored()
-    placement = place(nbytes, np.argsort(stored.offsets, kind="stable"), codec.base_nbytes, stored)
-    seal = codec.seal(ShardIndex.build(placement.offsets, nbytes))
-    if seal.prefix:
-        writer.write([seal.prefix])
-    end = codec.base_nbytes
-    for rank in placement.sequence:
-        offset = int(placement.offsets[rank])
-        if offset > end:
-            writer.skip(offset - end)
-        write_chunks(writer, np.array([rank]))
-        end = offset + int(nbytes[rank])
-    if seal.suffix:
-        writer.write([seal.suffix])
-
-
-def _cleared_in_place(
-    shard: ExistingShard, nbytes: npt.NDArray[np.int64], changed: dict[int, Buffer]
-) -> Change:
-    """Change that appends the inner chunks that are encoded anew, and writes the index."""
-    old_nbytes, offsets = shard.reader.nbytes, shard.stored().offsets.copy()
-    end, writes = old_nbytes, list[tuple[int, Buffer]]()
-    for rank, data in changed.items():
-        offsets[rank] = end
-        writes.append((end, data))
-        end += len(data)
-    seal = shard.metadata.index_codec.seal(ShardIndex.build(offsets, nbytes))
-    writes.append((0 if seal.prefix else end, seal.prefix or seal.suffix))
-    spans = [(start, start + len(data)) for start, data in writes]
-    from shardwrite.journal.undo import Change, OldBytes  # for full disks
-
-    saved = OldBytes(shard.reader, [span for span in spans if span[0] < old_nbytes])
-    return Change(shard.key, old_nbytes, writes, saved, spans)
-
-
-def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
-    """Frame of a shard that is a file of another format, too; None if it is a plain one."""
-    from shardwrite.read.signatures import signature_of  # for elements beyond the shape
-
-    signature = signature_of(shard.metadata, shard.reader)
-    if signature is None:
-        return None
-    strategy: Strategy | None = resolve("old shard", signature.strategy)(shard)
-    return None if strategy is None else frame_at(strategy, shard.metadata, index)
-
-
-# ---- The manifest while runs change the array
-
-
-def list_before(run: RunDirectory, part: ArrayMetadata, region: Box) -> None:
-    """List the inner chunks that a run may write, before it commits anything.
-
-    Chunks outside of the array are left out; those that the run adds to it are listed as soon as
-    the shape of the array has them. Nothing is done if the array keeps no manifest.
-
-    - Raises RunEndedError if the run has ended meanwhile.
-    """
-    if not has_manifest(part.document):
-        return
-    with run.ending():
-        run.change(partial(all_listed, part, region))
-
-
-def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
-    """Document whose manifest also lists all chunks that a region touches inside the array."""
-    from shardwrite.format.manifest import chunks_in, with_added  # for arrays with a manifest
-
-    return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
-
-
-class _InStore(Protocol):
-    """What has a store of objects."""
-
-    @property
-    def store(self) -> Store:
-        """The store; to find out which it is may take looks."""
-
-
-def present_listed(part: ArrayMetadata, objects: _InStore) -> DocumentChange:
-    """Look which chunks of a part of an array hold data, for its manifest.
-
-    No other run may write the shards of the part until the document was changed.
-
-    - Returns: makes a document whose manifest lists exactly these chunks of the part. It does
-      nothing if the array keeps no manifest, and then no index is read.
-    - Raises CorruptShardError if the index of a shard is not valid.
-    """
-    if not has_manifest(part.document):
-        return _same
-    from shardwrite.read.present import stored_coords_here  # for arrays with a manifest
-
-    grid = part.grid
-    per_shard = grid.chunks_per_shard
-    start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
-    stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
-    coords = stored_coords_here(part, objects.store)
-    return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
-
-
-def _exact(
-    part: ArrayMetadata, box: Box, coords: npt.NDArray[np.int64], document: Document
-) -> Document:
-    """Document whose manifest lists those chunks of a box that hold data inside the array."""
-    from shardwrite.format.manifest import chunks_in, with_present  # for arrays with a manifest
-
-    shape = document["shape"]
-    whole = chunks_in(Box((0,) * len(shape), tuple(shape)), shape, part.grid.chunks)
-    is_inside = (coords < np.array(whole.stop, dtype=np.int64)).all(axis=1)
-    return with_present(document, box, coords[is_inside])
-
-
-def _same(document: Document) -> Document:
-    return document
-
-
-# ---- The end of a run, and its settlement
-
 
 ENDED, TAKEN = "ended", "taken"
 _MAX_TRIES = 3
@@ -888,7 +602,9 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
             is_changed = _touched(part, found, is_begun) & may_be_there
-            _clear_edges(over, part, store, found, is_changed, check)
+            from shardwrite.journal.edges import clear_edges  # of appends and streams
+
+            clear_edges(over, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
             over.change(present_listed(part, over))
@@ -940,36 +656,6 @@ def _touched(
     if found.lost_boot or found.n_bad_lines:  # lines may be lost that name further shards
         is_touched[...] = True
     return is_touched
-
-
-def _clear_edges(
-    over: RunDirectory,
-    part: ArrayMetadata,
-    store: Store,
-    found: Replay,
-    is_changed: npt.NDArray[np.bool_],
-    check: Callable[[], None],
-) -> None:
-    """Clear what an update has written beyond the array, in shards that are partly inside of it."""
-    array = parse_metadata(json.dumps(over.target.document))
-    first, counts = part.first_shard, part.grid.counts
-    shards = [
-        tuple(int(i) + f for i, f in zip(index, first, strict=True))
-        for index in np.argwhere(is_changed).tolist()
-    ]
-    inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
-    proof = over.proof(lambda: [array.shard_key(index) for index in inside])
-    level, scope = over.target.durability(), f"edges-{over.run}"
-    in_place = "in place" in (over.record.identity.strategy or "")
-    rights = Rights(proof, check, in_place)
-    removed = set(clear_beyond(store, array, inside, level, rights, scope))
-    for index in inside:
-        rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
-        size = store.size(array.shard_key(index))
-        if index in removed:
-            found.ledger.is_done[rank], found.ledger.nbytes[rank] = True, 0
-        elif size is not None and found.ledger.is_done[rank]:
-            found.ledger.nbytes[rank] = size
 
 
 def _remove_outside(

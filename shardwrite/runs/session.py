@@ -32,7 +32,7 @@ from shardwrite.format.node import has_manifest
 from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import RUNS, note_committed, tell
 from shardwrite.journal.begin import is_left
-from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.documents import DocumentChange, all_listed, enlarged, present_listed
 from shardwrite.journal.lease import file_system_time
 from shardwrite.journal.ledger import Ledger, as_runs, elements_in_shards
 from shardwrite.journal.lines import Checked, Entry, cause_of, journal_for, own_journals
@@ -47,14 +47,7 @@ from shardwrite.journal.rundir import (
     remove_empty,
     shared_fence_of,
 )
-from shardwrite.journal.takeover import (
-    all_listed,
-    end_run,
-    is_amid_end,
-    list_before,
-    present_listed,
-    recover_changes,
-)
+from shardwrite.journal.takeover import end_run, is_amid_end, recover_changes
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import remembering
@@ -665,7 +658,7 @@ class Session:
             return
         plan = self.job.plan
         region = plan.array_region or plan.metadata.grid.whole
-        list_before(self.directory, plan.metadata, region)
+        self.directory.list_before(plan.metadata, region)
 
     def put_document(self) -> None:
         """Put the document before the shards, for a store that `commits_later`.

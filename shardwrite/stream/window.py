@@ -29,18 +29,12 @@ from shardwrite.errors import IncompleteError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
-from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.documents import DocumentChange, all_listed, enlarged, present_listed
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_passing
 from shardwrite.journal.rundir import RunDirectory, holding
-from shardwrite.journal.takeover import (
-    all_listed,
-    cancel_begin,
-    end_run,
-    list_before,
-    present_listed,
-)
+from shardwrite.journal.takeover import cancel_begin, end_run
 from shardwrite.place.base import shape_of
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Identity, ShardWindow
@@ -351,7 +345,7 @@ class Window:
     def list_before(self) -> None:
         """List the inner chunks of the stretch in the array's manifest, if it keeps one."""
         with as_store_error(self.directory.target.label, "cannot begin"):
-            list_before(self.directory, self.spec.metadata, self.box)
+            self.directory.list_before(self.spec.metadata, self.box)
 
     def _grown(self, shape: Sequence[int], document: Document) -> Document:
         """Document of the array with a larger shape; a manifest lists all chunks that are new."""
