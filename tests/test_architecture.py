@@ -523,7 +523,7 @@ REMOVES_ITS_OWN = {
         "end_run",
         "discard_run",
         "drop_orphan",
-        "_settle",
+        "_settle_arrays",
         "_move_plan",
         "_remove_record",
         "_remove_tokens",

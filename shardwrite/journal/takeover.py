@@ -112,17 +112,18 @@ def end_run(
 ) -> None:
     """End a run whose array is complete.
 
-    - `own_journals`: prefix of the names of this process's journals. All tasks in them have ended,
-      so these journals need not be read; by default, all journals are read.
-    - `known`: the run on arrays that this process has written; others are looked up.
+    - `own_journals`: prefix of the names of this process's journals, if it has written all that it
+      wanted to. All tasks in them have ended, so these journals need not be read; by default, all
+      journals are read.
+    - `known`: the run's outputs that are open already; others are looked up.
     """
-    over = replace(run, state=ENDED)
+    over, is_own = replace(run, state=ENDED), bool(own_journals)
     try:
         os.rename(run.shared, over.shared)
     except FileNotFoundError:  # another process was first, and may have given the run up
-        own_journals = ""
+        own_journals, is_own = "", False
     close_journals_in(run.shared)  # NFS keeps a file that is removed while it is open
-    settle(over, own_journals, known)
+    settle(over, own_journals, known, is_own=is_own)
 
 
 def cancel_begin(
@@ -132,7 +133,7 @@ def cancel_begin(
 
     Errors of the system are ignored, since they would hide the error for which the run is ended.
 
-    - `known`: the run on arrays that this process was to write; others are looked up.
+    - `known`: the run's outputs that are open already; others are looked up.
     """
     with contextlib.suppress(OSError):
         if is_claimed:
@@ -216,21 +217,26 @@ def is_amid_end(run: RunDirectory, error: OSError | RunEndedError) -> bool:
 
 
 def settle(
-    over: RunDirectory, own_journals: str = "", known: Collection[RunDirectory] = ()
+    over: RunDirectory,
+    own_journals: str = "",
+    known: Collection[RunDirectory] = (),
+    *,
+    is_own: bool = False,
 ) -> None:
     """Finish the end of a run that is over; see the steps in the module's docstring.
 
-    - `own_journals`: prefix of the names of journals that need not be read; see :func:`end_run`.
-      It is empty unless this process has ended the run, and has written all that it wanted to.
+    - `own_journals`: prefix of the names of journals that need not be read; empty for none.
+    - `known`: the run's outputs that are open already; others are looked up.
+    - `is_own`: whether this process has ended the run, and has written all that it wanted to.
     """
     for n_tries in itertools.count(1):
         try:
             with as_store_error(str(over.shared), "cannot remove what is left in"):
-                _settle(over, own_journals, known)
+                _settle(over, own_journals, known, is_own=is_own)
             break
         except (StoreError, RunEndedError) as error:
             if not is_there(over.shared):
-                # A run that was given up has another name from a step on; see `_settle`.
+                # A run that was given up has another name from a step on; see `_settle_arrays`.
                 over = replace(over, state=ENDED)
                 if not is_there(over.shared):
                     break  # another process has settled the run
@@ -240,64 +246,102 @@ def settle(
                 raise
 
 
-def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirectory]) -> None:
+def _settle(
+    over: RunDirectory, own_journals: str, known: Collection[RunDirectory], *, is_own: bool
+) -> None:
     # Whoever ends a run writes documents in the name of the run.
     outputs = [one.written_by(one.run) for one in list(over.outputs(known=known)) or [over]]
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        there = work_files(over.shared)  # since it was renamed, nobody can add a file
-        _remove_tokens(there)
-        but = "" if leaves_temporary() else own_journals  # which tell what is left
-        files = journals(over, left[max(left)].grid.n_shards, but=but)
-        # Nothing is left of documents that this process has written. Only whoever gives up a run
-        # writes documents in the name of the run.
-        others = drivers_in(there)
-        if own_journals:
-            drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
-        else:
-            drivers = [over.run, *others]
-        for one in outputs:
-            if one.number == 0:  # which alone keeps some
-                give_room(one.path / "plan.json")
-            if (metadata := left.get(one.number)) is not None:
-                if not one.makes_array:
-                    recover_changes(one.path, one.store, metadata)
-                if left_behind := unended(files, one.number):
-                    discard(one.store, metadata, left_behind)
-        discard_ends([one.target for one in outputs], drivers)
-        is_committed = not own_journals and _has_committed(over, outputs, left)
-        for one in outputs:
-            if is_committed and one.number in left:
-                one.hand_over(())
-        if over.state == TAKEN:
-            given_up = [one for one in outputs if not (is_committed and one.is_written)]
-            if given_up:
-                told = f"an unfinished run is given up: {over.target.label}"
-                tell(TAKEOVERS, logging.INFO, told, run=over.shared)
-            unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
-            _shrink(unsettled)
-            for one in unsettled:
-                _leave(one, left[one.number], one.store)
-            _list_together(unsettled)
-            if any(one.record.replaces for one in outputs) or len(outputs) > 1:
-                # Whoever comes late finds no path by which it could move an old array again.
-                ended = replace(over, state=ENDED)
-                os.rename(over.shared, ended.shared)
-                over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
-        for one in outputs:
-            if one.number in left and (one.is_marked or one.target.leaves_marks):
-                if one.record.aside and not own_journals:
-                    _list_again(one)
-                if one.may_have_mark:
-                    one.target.place.remove_mark(one)
+        _stop_stragglers(over, outputs, left, own_journals, is_own=is_own)
+        over, outputs = _settle_arrays(over, outputs, left, is_own=is_own)
+    _remove_run(over, outputs, is_own=is_own)
+
+
+def _stop_stragglers(
+    over: RunDirectory,
+    outputs: Sequence[RunDirectory],
+    left: Mapping[int, ArrayMetadata],
+    own_journals: str,
+    *,
+    is_own: bool,
+) -> None:
+    """Take steps 1 to 3: nothing that other processes have begun has an effect any more.
+
+    - `left`: metadata of the arrays that are to be settled, by their numbers in the run.
+    """
+    there = work_files(over.shared)  # since it was renamed, nobody can add a file
+    _remove_tokens(there)
+    but = "" if leaves_temporary() else own_journals  # which tell what is left
+    files = journals(over, left[max(left)].grid.n_shards, but=but)
+    # Nothing is left of documents that this process has written. Only whoever gives up a run
+    # writes documents in the name of the run.
+    others = drivers_in(there)
+    if is_own:
+        drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
+    else:
+        drivers = [over.run, *others]
+    for one in outputs:
+        if one.number == 0:  # which alone keeps some
+            give_room(one.path / "plan.json")
+        if (metadata := left.get(one.number)) is not None:
+            if not one.makes_array:
+                recover_changes(one.path, one.store, metadata)
+            if left_behind := unended(files, one.number):
+                discard(one.store, metadata, left_behind)
+    discard_ends([one.target for one in outputs], drivers)
+
+
+def _settle_arrays(
+    over: RunDirectory,
+    outputs: list[RunDirectory],
+    left: Mapping[int, ArrayMetadata],
+    *,
+    is_own: bool,
+) -> tuple[RunDirectory, list[RunDirectory]]:
+    """Take step 4: hand the arrays over, or undo them, and remove their marks.
+
+    - `left`: metadata of the arrays that are to be settled, by their numbers in the run.
+    - Returns: the run and its outputs, whose directory may have another name now.
+    """
+    is_committed = not is_own and _has_committed(over, outputs, left)
+    for one in outputs:
+        if is_committed and one.number in left:
+            one.hand_over(())
+    if over.state == TAKEN:
+        given_up = [one for one in outputs if not (is_committed and one.is_written)]
+        if given_up:
+            told = f"an unfinished run is given up: {over.target.label}"
+            tell(TAKEOVERS, logging.INFO, told, run=over.shared)
+        unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
+        _shrink(unsettled)
+        for one in unsettled:
+            _leave(one, left[one.number], one.store)
+        _list_together(unsettled)
+        if any(one.record.replaces for one in outputs) or len(outputs) > 1:
+            # Whoever comes late finds no path by which it could move an old array again.
+            ended = replace(over, state=ENDED)
+            os.rename(over.shared, ended.shared)
+            over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
+    for one in outputs:
+        if one.number in left and (one.is_marked or one.target.leaves_marks):
+            if one.record.aside and not is_own:
+                _list_again(one)
+            if one.may_have_mark:
+                one.target.place.remove_mark(one)
+    return over, outputs
+
+
+def _remove_run(over: RunDirectory, outputs: Sequence[RunDirectory], *, is_own: bool) -> None:
+    """Take step 5: remove the plans, and then the directory of the run."""
     for one in outputs:
         one.remove_staged()
     for one in outputs:
         _move_plan(one)
     for one in outputs:
         is_alone = one.record.together is None  # several arrays of a run are all new
-        if one.record.replaces or is_alone or not own_journals:
+        if one.record.replaces or is_alone or not is_own:
             _remove_data(one.path, one.proof)
         else:
             _remove_record(one)
