@@ -621,7 +621,7 @@ STEPS = {
     "write a document": "place.directory:Directory.write",
     "tell the groups above": "journal.rundir:consolidate",
     "list arrays again": "journal.rundir:list_again",
-    "leave a receipt": "journal.rundir:RunDirectory.leave",
+    "leave a receipt": "journal.rundir:RunDirectory.write_receipt",
     "encode a receipt": "journal.receipt:Receipt.encode",
     "end a run": "runs.session:end_run",
     "remove the state of a run": "journal.takeover:remove_state",

@@ -7,7 +7,6 @@ as soon as something else makes it larger. So they are cleared.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.format.frame import Frame, frame_at
 from shardwrite.format.index import ShardIndex
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import place
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ravel, unravel
@@ -234,6 +233,7 @@ def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
 
 def clear_edges(
     over: RunDirectory,
+    array: ArrayMetadata,
     part: ArrayMetadata,
     store: Store,
     found: Replay,
@@ -241,7 +241,6 @@ def clear_edges(
     check: Callable[[], None],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
-    array = parse_metadata(json.dumps(over.target.document))
     first, counts = part.first_shard, part.grid.counts
     shards = [
         tuple(int(i) + f for i, f in zip(index, first, strict=True))

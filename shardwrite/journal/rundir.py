@@ -699,7 +699,7 @@ class RunDirectory:
         with alone_in_store(place, self.target.beside.parent):
             return replace_document(place, old, new, self.level, f"{self.driver}.end", check)
 
-    def leave(
+    def write_receipt(
         self, receipt: Receipt, report: bytes | None = None, documents: Documents | None = None
     ) -> None:
         """Take the first part of step 6: write the receipt, and a report of the run before it.

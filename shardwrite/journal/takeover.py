@@ -117,13 +117,13 @@ def end_run(
       journals are read.
     - `known`: the run's outputs that are open already; others are looked up.
     """
-    over, is_own = replace(run, state=ENDED), bool(own_journals)
+    over, is_ended_here = replace(run, state=ENDED), bool(own_journals)
     try:
         os.rename(run.shared, over.shared)
     except FileNotFoundError:  # another process was first, and may have given the run up
-        own_journals, is_own = "", False
+        own_journals, is_ended_here = "", False
     close_journals_in(run.shared)  # NFS keeps a file that is removed while it is open
-    settle(over, own_journals, known, is_own=is_own)
+    settle(over, own_journals, known, is_ended_here=is_ended_here)
 
 
 def cancel_begin(
@@ -221,18 +221,18 @@ def settle(
     own_journals: str = "",
     known: Collection[RunDirectory] = (),
     *,
-    is_own: bool = False,
+    is_ended_here: bool = False,
 ) -> None:
     """Finish the end of a run that is over; see the steps in the module's docstring.
 
     - `own_journals`: prefix of the names of journals that need not be read; empty for none.
     - `known`: the run's outputs that are open already; others are looked up.
-    - `is_own`: whether this process has ended the run, and has written all that it wanted to.
+    - `is_ended_here`: whether this process has ended the run, and written all that it wanted to.
     """
     for n_tries in itertools.count(1):
         try:
             with as_store_error(str(over.shared), "cannot remove what is left in"):
-                _settle(over, own_journals, known, is_own=is_own)
+                _settle(over, own_journals, known, is_ended_here=is_ended_here)
             break
         except (StoreError, RunEndedError) as error:
             if not is_there(over.shared):
@@ -247,16 +247,16 @@ def settle(
 
 
 def _settle(
-    over: RunDirectory, own_journals: str, known: Collection[RunDirectory], *, is_own: bool
+    over: RunDirectory, own_journals: str, known: Collection[RunDirectory], *, is_ended_here: bool
 ) -> None:
     # Whoever ends a run writes documents in the name of the run.
     outputs = [one.written_by(one.run) for one in list(over.outputs(known=known)) or [over]]
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        _stop_stragglers(over, outputs, left, own_journals, is_own=is_own)
-        over, outputs = _settle_arrays(over, outputs, left, is_own=is_own)
-    _remove_run(over, outputs, is_own=is_own)
+        _stop_stragglers(over, outputs, left, own_journals, is_ended_here=is_ended_here)
+        over, outputs = _settle_arrays(over, outputs, left, is_ended_here=is_ended_here)
+    _remove_run(over, outputs, is_ended_here=is_ended_here)
 
 
 def _stop_stragglers(
@@ -265,7 +265,7 @@ def _stop_stragglers(
     left: Mapping[int, ArrayMetadata],
     own_journals: str,
     *,
-    is_own: bool,
+    is_ended_here: bool,
 ) -> None:
     """Take steps 1 to 3: nothing that other processes have begun has an effect any more.
 
@@ -278,7 +278,7 @@ def _stop_stragglers(
     # Nothing is left of documents that this process has written. Only whoever gives up a run
     # writes documents in the name of the run.
     others = drivers_in(there)
-    if is_own:
+    if is_ended_here:
         drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
     else:
         drivers = [over.run, *others]
@@ -298,14 +298,14 @@ def _settle_arrays(
     outputs: list[RunDirectory],
     left: Mapping[int, ArrayMetadata],
     *,
-    is_own: bool,
+    is_ended_here: bool,
 ) -> tuple[RunDirectory, list[RunDirectory]]:
     """Take step 4: hand the arrays over, or undo them, and remove their marks.
 
     - `left`: metadata of the arrays that are to be settled, by their numbers in the run.
     - Returns: the run and its outputs, whose directory may have another name now.
     """
-    is_committed = not is_own and _has_committed(over, outputs, left)
+    is_committed = not is_ended_here and _has_committed(over, outputs, left)
     for one in outputs:
         if is_committed and one.number in left:
             one.hand_over(())
@@ -317,7 +317,7 @@ def _settle_arrays(
         unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
         _shrink(unsettled)
         for one in unsettled:
-            _leave(one, left[one.number], one.store)
+            _give_up_output(one, left[one.number], one.store)
         _list_together(unsettled)
         if any(one.record.replaces for one in outputs) or len(outputs) > 1:
             # Whoever comes late finds no path by which it could move an old array again.
@@ -326,14 +326,16 @@ def _settle_arrays(
             over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
     for one in outputs:
         if one.number in left and (one.is_marked or one.target.leaves_marks):
-            if one.record.aside and not is_own:
+            if one.record.aside and not is_ended_here:
                 _list_again(one)
             if one.may_have_mark:
                 one.target.place.remove_mark(one)
     return over, outputs
 
 
-def _remove_run(over: RunDirectory, outputs: Sequence[RunDirectory], *, is_own: bool) -> None:
+def _remove_run(
+    over: RunDirectory, outputs: Sequence[RunDirectory], *, is_ended_here: bool
+) -> None:
     """Take step 5: remove the plans, and then the directory of the run."""
     for one in outputs:
         one.remove_staged()
@@ -341,7 +343,7 @@ def _remove_run(over: RunDirectory, outputs: Sequence[RunDirectory], *, is_own: 
         _move_plan(one)
     for one in outputs:
         is_alone = one.record.together is None  # several arrays of a run are all new
-        if one.record.replaces or is_alone or not is_own:
+        if one.record.replaces or is_alone or not is_ended_here:
             _remove_data(one.path, one.proof)
         else:
             _remove_record(one)
@@ -544,10 +546,10 @@ def _remove_record(over: RunDirectory) -> None:
         over.path.rmdir()
 
 
-def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
+def _give_up_output(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     """Take step 4: set aside the array that the run was making, or settle what an update leaves."""
     if not over.makes_array:
-        _leave_update(over, metadata, store)
+        _give_up_update(over, metadata, store)
         return
     if over.record.aside:
         from shardwrite.journal.handover import put_back_old  # of arrays that are built aside
@@ -624,7 +626,7 @@ def _is_own(over: RunDirectory) -> bool:
     return True
 
 
-def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:
+def _give_up_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:
     """Settle what an update that was given up leaves in the array.
 
     If the array was not enlarged before, the shards beyond it are removed. The receipt is brought
@@ -639,20 +641,20 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             over.target.place.sweep(lambda: drivers_on(over.target))
-        grid = parse_metadata(json.dumps(over.target.document)).grid
+        array = parse_metadata(json.dumps(over.target.document))
         may_be_there = _may_be_there(over, part, store)
-        _remove_outside(over, part, grid, found, may_be_there, check)
-        is_begun = _begun(over, part, found)
+        _remove_outside(over, part, array.grid, found, may_be_there, check)
+        maybe_committed = _maybe_committed(over, part, found)
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
-            is_changed = _touched(part, found, is_begun) & may_be_there
+            is_changed = _touched(part, found, maybe_committed) & may_be_there
             from shardwrite.journal.edges import clear_edges  # of appends and streams
 
-            clear_edges(over, part, store, found, is_changed, check)
+            clear_edges(over, array, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
             over.change(present_listed(part, over))
-        _tell_receipt(over, part, store, found, is_begun, may_be_there)
+        _update_receipt(over, part, array.grid, store, found, maybe_committed, may_be_there)
 
 
 def _may_be_there(over: RunDirectory, part: ArrayMetadata, store: Store) -> npt.NDArray[np.bool_]:
@@ -670,17 +672,19 @@ def _may_be_there(over: RunDirectory, part: ArrayMetadata, store: Store) -> npt.
     return may_be
 
 
-def _begun(over: RunDirectory, part: ArrayMetadata, found: Replay) -> npt.NDArray[np.bool_]:
+def _maybe_committed(
+    over: RunDirectory, part: ArrayMetadata, found: Replay
+) -> npt.NDArray[np.bool_]:
     """Mask of the shards that an update was about to commit, and may have committed.
 
     If the journals come from a bucket, where the last lines may be missing, these are all of its
     shards that no line names.
     """
-    is_left: npt.NDArray[np.bool_] = ~found.ledger.is_done.reshape(part.grid.counts)
+    is_missing: npt.NDArray[np.bool_] = ~found.ledger.is_done.reshape(part.grid.counts)
     if is_resumed(over.target, over.run):
-        return is_left
+        return is_missing
     files = journals(over, part.grid.n_shards)
-    return _shards_in(unended(files, over.number), part) & is_left
+    return _shards_in(unended(files, over.number), part) & is_missing
 
 
 def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[np.bool_]:
@@ -693,10 +697,11 @@ def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[n
 
 
 def _touched(
-    part: ArrayMetadata, found: Replay, is_begun: npt.NDArray[np.bool_]
+    part: ArrayMetadata, found: Replay, maybe_committed: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Mask of all shards that an update may have changed."""
-    is_touched: npt.NDArray[np.bool_] = is_begun | found.ledger.is_done.reshape(part.grid.counts)
+    is_done = found.ledger.is_done.reshape(part.grid.counts)
+    is_touched: npt.NDArray[np.bool_] = maybe_committed | is_done
     if found.lost_boot or found.n_bad_lines:  # lines may be lost that name further shards
         is_touched[...] = True
     return is_touched
@@ -726,12 +731,13 @@ def _remove_outside(
             transaction.remove(key)
 
 
-def _tell_receipt(
+def _update_receipt(
     over: RunDirectory,
     part: ArrayMetadata,
+    grid: ShardGrid,
     store: Store,
     found: Replay,
-    is_begun: npt.NDArray[np.bool_],
+    maybe_committed: npt.NDArray[np.bool_],
     may_be_there: npt.NDArray[np.bool_],
 ) -> None:
     """Enter into the array's receipt what an update has changed before it was given up.
@@ -742,23 +748,22 @@ def _tell_receipt(
     receipt = read_receipt(over.target)
     if receipt is None:
         return
-    grid = parse_metadata(json.dumps(over.target.document)).grid
     counts = part.grid.counts
     is_known = found.ledger.is_done.reshape(counts).copy()
     nbytes = found.ledger.nbytes.reshape(counts).copy()
-    for index in map(tuple, np.argwhere(is_begun).tolist()):
+    for index in map(tuple, np.argwhere(maybe_committed).tolist()):
         size = store.size(part.shard_key(index)) if may_be_there[index] else None
         # A shard that an update was about to commit may be missing because it became empty. A shard
         # of a repair may be missing because it was lost before, so nothing is known of it.
         if size is not None or over.target.update:
             is_known[index], nbytes[index] = True, size or 0
-    told = receipt.updated(grid, part.first_shard, nbytes, is_known)
+    updated = receipt.updated(grid, part.first_shard, nbytes, is_known)
     changes = changed_region(
-        over.record.identity, part.grid, part.first_shard, _touched(part, found, is_begun)
+        over.record.identity, part.grid, part.first_shard, _touched(part, found, maybe_committed)
     )
     if changes is not None and not over.keeps_values:
-        told = _given_up(told, over, changes)
-    over.leave(told)
+        updated = _given_up(updated, over, changes)
+    over.write_receipt(updated)
 
 
 def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:

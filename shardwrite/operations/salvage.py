@@ -288,7 +288,7 @@ def _end(directory: RunDirectory, salvage: _Salvage) -> None:
         listed = present_listed(part, salvage.spec)
         with directory.ending():
             directory.change(listed)
-            directory.leave(updated_receipt(directory, part, salvage.ledger, {}, level))
+            directory.write_receipt(updated_receipt(directory, part, salvage.ledger, {}, level))
         end_run(directory, own_journals(directory.driver))
 
 

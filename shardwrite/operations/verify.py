@@ -132,7 +132,7 @@ def _accept(directory: RunDirectory, array: ShardedArray) -> None:
                 sizes=contents.sizes,
                 accepted=document,
             )
-            directory.leave(accepted)
+            directory.write_receipt(accepted)
         end_run(directory, own_journals(directory.driver))
 
 

@@ -570,15 +570,15 @@ class Session:
         with self._publishing():
             self.directory.make_groups(self.job.groups)
 
-    def leave(self, result: WriteResult, documents: Documents | None = None) -> None:
-        """Leave a receipt in the array, and a report if one is wanted.
+    def write_receipt(self, result: WriteResult, documents: Documents | None = None) -> None:
+        """Write the receipt of the array, and a report if one is wanted.
 
         - `documents`: takes them.
         """
         with self._publishing():
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
-            self.directory.leave(receipt, report, documents)
+            self.directory.write_receipt(receipt, report, documents)
 
     @property
     def writes_documents_together(self) -> bool:
@@ -626,7 +626,7 @@ class Session:
         return as_store_error(self.job.target.label, "cannot publish")
 
     def ending(self) -> contextlib.AbstractContextManager[object]:
-        """Claim to hold while `publish` and `leave` change an array that others may change, too."""
+        """Claim to hold amid `publish` and `write_receipt`, if others may change the array, too."""
         is_change = self.job.is_update or has_manifest(self.job.plan.metadata.document)
         if self.job.makes_array or not is_change:
             return contextlib.nullcontext()
@@ -923,7 +923,7 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             if document is None and session.directory.is_listed_with_others:
                 together.setdefault(session.directory.shared, []).append(session)
             elif document is None or is_aside:
-                session.leave(result, waiting)
+                session.write_receipt(result, waiting)
         if document is not None:
             (aside if is_aside else new).append((session, document))
     documents.write()
@@ -931,11 +931,11 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
         updates[0].list_again(updates)
         for session in updates:
             with session.ending():
-                session.leave(of_session[session])
+                session.write_receipt(of_session[session])
     _publish_groups(new)
     for session, _ in new:
         waiting = documents if session.writes_documents_together else None
-        session.leave(of_session[session], waiting)
+        session.write_receipt(of_session[session], waiting)
     documents.write()
     # Those that replace none come first, and tasks write to them no more. Groups are there by then,
     # so that no reader lists a directory without a document.

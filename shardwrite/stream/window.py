@@ -376,7 +376,7 @@ class Window:
                 receipt = updated_receipt(
                     self.directory, self.spec.metadata, self.ledger, result, self.spec.durability
                 )
-                self.directory.leave(receipt)
+                self.directory.write_receipt(receipt)
             end_run(self.directory, own_journals(self.spec.driver))
             self.lease.close()
 
