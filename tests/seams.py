@@ -58,8 +58,8 @@ from shardwrite.runs import session
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, RunOptions, intent_of
-from shardwrite.runs.session import GroupGraph, Session
+from shardwrite.runs.job import GroupGraph, Job, RunOptions, intent_of
+from shardwrite.runs.session import Session
 from shardwrite.stores.posix import PosixStore, PosixTransaction
 from shardwrite.write import commit
 from shardwrite.write.tasks import SourcePieces, commit_group, write_group

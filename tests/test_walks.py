@@ -87,7 +87,7 @@ WALKS = {
             ("plan/plan.py", "make_plan"),
             ("runs/execute.py", "execute"),
             ("runs/begin.py", "begin"),
-            ("runs/session.py", "GroupGraph.fused"),
+            ("runs/job.py", "GroupGraph.fused"),
             ("runs/array_plan.py", "ArrayChunks.write"),
             ("engines/local.py", "LocalEngine.run"),
             ("write/tasks.py", "write_group"),
@@ -207,7 +207,7 @@ WALKS = {
             ("runs/session.py", "Session.catch_up"),
             ("journal/replay.py", "replay"),
             ("journal/ledger.py", "Ledger.left_in_groups"),
-            ("runs/session.py", "GroupGraph.fused"),
+            ("runs/job.py", "GroupGraph.fused"),
         ],
     ),
 }
