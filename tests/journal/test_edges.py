@@ -33,7 +33,7 @@ def stream(path, strategy):
     writer = ShardWriter(path, axis=1, strategy=strategy)
     writer.append(NEW.compute())
     writer._commit_all()
-    writer._window.lease.close()
+    writer._stretch.lease.close()
     writer._jobs.shutdown()
 
 
