@@ -632,7 +632,7 @@ STEPS = {
     "convert arrays": "convert.arrays:execute",
     "begin in place": "convert.swap:InPlace.begun",
     "take over a conversion": "convert.swap:_take_over",
-    "compare the trees": "convert.in_place:_compare",
+    "compare the trees": "convert.in_place:_require_equal",
     "check that the old tree is as it was": "convert.in_place:_check_unchanged",
     "check the old tree": "convert.swap:InPlace.check_old",
     "record the exchange": "convert.swap:InPlace._write",

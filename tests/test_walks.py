@@ -179,7 +179,7 @@ WALKS = {
             ("runs/execute.py", "execute"),
             ("runs/stored_chunks.py", "StoredChunks.write"),
             ("write/copying.py", "copy_group"),
-            ("convert/in_place.py", "_compare"),
+            ("convert/in_place.py", "_require_equal"),
             ("convert/swap.py", "InPlace.hand_over"),
             ("convert/swap.py", "InPlace.finish"),
         ],

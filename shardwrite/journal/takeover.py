@@ -718,7 +718,7 @@ def _remove_outside(
     """Remove the shards of an update that lie outside of the array's shard grid.
 
     Shards of tasks that have ended are looked for, too, because a task that failed may have put
-    them into the store before. Shards of no task are not: the window of a stream holds thousands.
+    them into the store before. Shards of no task are not: the stretch of a stream holds thousands.
     """
     is_touched = _touched(part, found, _shards_in(begun(over, part), part))
     indexes = np.argwhere(is_touched & may_be_there)

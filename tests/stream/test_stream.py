@@ -332,7 +332,7 @@ def test_a_fault_is_raised_to_the_next_caller_and_what_was_flushed_stays(tmp_pat
 
 
 def test_a_shard_that_a_failed_task_left_beyond_the_array_is_removed(tmp_path, monkeypatch):
-    """Only shards of tasks are looked for; the window of a stream holds thousands."""
+    """Only shards of tasks are looked for; the stretch of a stream holds thousands."""
     path, whole = made(tmp_path), values((9, 16, 24))
     left, looked_for = [], []
 
