@@ -43,7 +43,12 @@ _FILES = (
     ("codec", ("shardwrite/codecs/",)),
     (
         "plan and grid, Python",
-        ("shardwrite/plan", "shardwrite/grid.py", "shardwrite/runs/session.py"),
+        (
+            "shardwrite/plan",
+            "shardwrite/grid.py",
+            "shardwrite/runs/job.py",
+            "shardwrite/runs/session.py",
+        ),
     ),
     ("shardwrite, the rest", ("shardwrite/",)),
     ("dask", ("/dask/", "/tlz/", "/toolz/")),

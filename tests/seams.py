@@ -58,8 +58,8 @@ from shardwrite.runs import session
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, RunOptions, intent_of
-from shardwrite.runs.session import GroupGraph, Session
+from shardwrite.runs.job import GroupGraph, Job, RunOptions, intent_of
+from shardwrite.runs.session import Session
 from shardwrite.stores.posix import PosixStore, PosixTransaction
 from shardwrite.write import commit
 from shardwrite.write.tasks import SourcePieces, commit_group, write_group
@@ -621,18 +621,18 @@ STEPS = {
     "write a document": "place.directory:Directory.write",
     "tell the groups above": "journal.rundir:consolidate",
     "list arrays again": "journal.rundir:list_again",
-    "leave a receipt": "journal.rundir:RunDirectory.leave",
+    "leave a receipt": "journal.rundir:RunDirectory.write_receipt",
     "encode a receipt": "journal.receipt:Receipt.encode",
     "end a run": "runs.session:end_run",
     "remove the state of a run": "journal.takeover:remove_state",
     "give the kept room": "journal.takeover:give_room",
-    "clear what an append wrote": "journal.takeover:clear_beyond",
+    "clear what an append wrote": "journal.edges:clear_beyond",
     "check a compaction": "operations.compact:_compacted",
     # a conversion
     "convert arrays": "convert.arrays:execute",
     "begin in place": "convert.swap:InPlace.begun",
     "take over a conversion": "convert.swap:_take_over",
-    "compare the trees": "convert.in_place:_compare",
+    "compare the trees": "convert.in_place:_require_equal",
     "check that the old tree is as it was": "convert.in_place:_check_unchanged",
     "check the old tree": "convert.swap:InPlace.check_old",
     "record the exchange": "convert.swap:InPlace._write",

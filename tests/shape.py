@@ -267,7 +267,7 @@ STEPS = {
     },
     "begin and run": {
         *("begin_run", "begin_runs", "begin_beside", "_begin_one", "_begin_all", "begin", "join"),
-        *("prepare_jobs", "spooled", "whole_spool", "Window.begin", "_begin", "_create", "_claim"),
+        *("prepare_jobs", "spooled", "whole_spool", "Stretch.begin", "_begin", "_create", "_claim"),
         *("Run", "execute", "execute_missing", "execute_watched", "execute_settled"),
         *("execute_part", "execute_consuming", "execute_staged", "finish_parts"),
         *("finish_gathering", "finish_together"),
@@ -279,7 +279,7 @@ ROOMS_OF_STEPS = [
     "convert/*",
     "volumes/*",
     "operations/*",
-    "stream/window.py",
+    "stream/stretch.py",
 ]
 
 

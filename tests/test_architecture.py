@@ -523,7 +523,7 @@ REMOVES_ITS_OWN = {
         "end_run",
         "discard_run",
         "drop_orphan",
-        "_settle",
+        "_settle_arrays",
         "_move_plan",
         "_remove_record",
         "_remove_tokens",
@@ -598,7 +598,7 @@ def test_stores_and_engines_know_nothing_of_shards():
 FREE = {"dict[str, Any]", "Mapping[str, Any]"}
 MAY_BE_FREE = {
     "runs/delayed.py": {"layers"},  # a graph of dask
-    "runs/session.py": {"layers"},  # a graph of dask
+    "runs/job.py": {"layers"},  # a graph of dask
 }
 FREE_ELSEWHERE = {
     # a document of Neuroglancer; those of Zarr are a `codecs.documents.Document`

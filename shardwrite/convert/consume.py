@@ -25,7 +25,6 @@ from shardwrite.convert.arrays import (
     refuse_loss_of,
     refuse_runs,
 )
-from shardwrite.convert.in_place import give_back, states_of
 from shardwrite.convert.plan import ConvertedArray
 from shardwrite.convert.removal import (
     Consumer,
@@ -33,7 +32,9 @@ from shardwrite.convert.removal import (
     WholeObjects,
     consumption_of,
     execute_consuming,
+    give_back,
     ranks_there,
+    states_of,
 )
 from shardwrite.convert.swap import InPlace, layout_of, tidy_ended, work_of
 from shardwrite.engines.local import Engine

@@ -9,7 +9,7 @@ import errno
 import re
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from shardwrite.convert.arrays import (
     refuse_runs,
 )
 from shardwrite.convert.plan import ConvertedArray
-from shardwrite.convert.removal import Consumption, consumption_of
+from shardwrite.convert.removal import give_back, states_of
 from shardwrite.convert.swap import InPlace, find_in_place, tidy_ended
 from shardwrite.engines.local import Engine
 from shardwrite.errors import (
@@ -44,7 +44,13 @@ from shardwrite.format.node import (
     DOCUMENTS_OF_V2,
 )
 from shardwrite.format.sharding import why_kept
-from shardwrite.journal.documents import check_groups_above, consolidate, replace_document, withdraw
+from shardwrite.journal.documents import (
+    Put,
+    check_groups_above,
+    consolidate,
+    replace_document,
+    withdraw,
+)
 from shardwrite.legacy.place import TransformerPlace
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
@@ -127,20 +133,6 @@ def _give_up(work: InPlace) -> None:
     work.give_up()
 
 
-def states_of(work: InPlace) -> dict[str, Consumption]:
-    """State of the consumption of each node of a tree, by its name in the layout."""
-    return {name: consumption_of(work.path, work.work, name) for name in work.layout}
-
-
-def give_back(work: InPlace, states: dict[str, Consumption]) -> None:
-    """Give up a conversion that consumes a tree, unless something of it was removed."""
-    for state in states.values():
-        state.check_whole()
-    for name in reversed(states):
-        states[name].give_back()
-    work.give_up()
-
-
 def convert_in_place(
     planned: TreeConversion, engine: Engine, is_finished: bool
 ) -> tuple[ConvertedArray, ...]:
@@ -152,8 +144,8 @@ def convert_in_place(
     path = _path_of(tree.place)
     if all(one.planned.is_there for one in made):
         abandon_in_place(tree.place)
-        return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
-    path = _check(tree, call)
+        return _skipped(made, _FINISHED if is_finished else HAS_LAYOUT)
+    path = _convertible_path(tree, call)
     refuse_loss_of(tree, call)
     level = Target(tree.place, path).durability(call.run.durability)
     if call.run.restart:
@@ -162,7 +154,7 @@ def convert_in_place(
     with InPlace.begun(path, {one.name: one.digest(drop_empty=drops) for one in made}) as work:
         if not work.is_fresh and work.is_new:
             _finish(work)
-            return _left_out(made, _FINISHED)
+            return _skipped(made, _FINISHED)
         try:
             work.check_old()
             work.check_movable()
@@ -177,7 +169,7 @@ def convert_in_place(
             beside = replace(planned, call=replace(call, dst=work.new, run=run))
             arrays = beside.execute(engine)
             for one in made:
-                _compare(one, work.new, call)
+                _require_equal(one, work.new, call)
             _keep_rights(tree, path, work.new)
             _check_unchanged(tree, path, is_begun=True)
             _finish(work)
@@ -191,7 +183,7 @@ def _path_of(place: Place) -> Path | None:
     return place.path if isinstance(place, Directory) else None
 
 
-def _left_out(made: Sequence[NamedConversion], why: str) -> tuple[ConvertedArray, ...]:
+def _skipped(made: Sequence[NamedConversion], why: str) -> tuple[ConvertedArray, ...]:
     """The results for arrays of which nothing is left to do."""
     return tuple(
         ConvertedArray(name=one.name, path=one.planned.source.label, how="skipped", why=(why,))
@@ -206,8 +198,8 @@ def _renamed(array: ConvertedArray, path: Path) -> ConvertedArray:
     return replace(array, path=now, result=result)
 
 
-def _check(tree: Hierarchy, call: ConversionCall) -> Path:
-    """Path of a hierarchy that can be converted in its place."""
+def _convertible_path(tree: Hierarchy, call: ConversionCall) -> Path:
+    """Path of a hierarchy, unless it cannot be converted in its place."""
 
     def refused(why: str, remedy: str = "give another place for what is made of it") -> SpecError:
         return SpecError(
@@ -313,7 +305,7 @@ def _others_in_array(path: Path, metadata: ArrayMetadata) -> Iterator[Path]:
                 yield entry
 
 
-def _compare(one: NamedConversion, new: Path, call: ConversionCall) -> None:
+def _require_equal(one: NamedConversion, new: Path, call: ConversionCall) -> None:
     """Compare a new array with the old one; encoded chunks, or values if these were encoded."""
     source = one.planned.source
     against: Any = source.label
@@ -371,7 +363,12 @@ def _finish(work: InPlace) -> None:
     Before, the groups above do not list the tree any more; afterwards, they list the new one.
     """
     place = Directory(work.path)
-    work.hand_over(lambda: withdraw(place, _putting(work, place)))
+
+    def take_out() -> None:
+        _discard_leftovers(work, place)
+        withdraw(place, _writer(work))
+
+    work.hand_over(take_out)
     _enter(work)
     work.finish()
 
@@ -385,13 +382,18 @@ def _published_in(place: Place) -> dict[str, Document]:
 def _enter(work: InPlace) -> None:
     """Enter the tree that stands there into the consolidated metadata of all groups above."""
     place = Directory(work.path)
-    consolidate(place, partial(_published_in, place), _putting(work, place))
+    _discard_leftovers(work, place)
+    consolidate(place, partial(_published_in, place), _writer(work))
 
 
-def _putting(work: InPlace, place: Place) -> Callable[[Place, bytes | None, Document], bool]:
-    """Function that writes the document of a group; what a dead process has left is removed."""
+def _discard_leftovers(work: InPlace, place: Place) -> None:
+    """Remove what a dead process has left of documents of the groups above."""
     for group in place.groups_above():
         group.store.discard_scope(DOCUMENT, work.scope)
+
+
+def _writer(work: InPlace) -> Put:
+    """Function that writes the document of a group, as long as this process converts the tree."""
 
     def put(group: Place, old: bytes | None, new: Document) -> bool:
         attempt = f"{work.scope}.{uuid.uuid4().hex}"

@@ -42,7 +42,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,9 @@ from shardwrite.write.comparing import differing
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.copying import Donor, check_missing, sizes_in
 from shardwrite.write.emitter import Emitter
+
+if TYPE_CHECKING:
+    from shardwrite.convert.swap import InPlace
 
 # ---- The record of a consumption
 
@@ -365,6 +368,20 @@ def consumption_of(path: Path, work: Path, name: str) -> Consumption:
         return Consumption(path, work)
     digest = hashlib.sha256(name.encode()).hexdigest()[:32]
     return Consumption(path / name.strip("/"), work, work / f"node-{digest}")
+
+
+def states_of(work: InPlace) -> dict[str, Consumption]:
+    """State of the consumption of each node of a tree, by its name in the layout."""
+    return {name: consumption_of(work.path, work.work, name) for name in work.layout}
+
+
+def give_back(work: InPlace, states: dict[str, Consumption]) -> None:
+    """Give up a conversion that consumes a tree, unless something of it was removed."""
+    for state in states.values():
+        state.check_whole()
+    for name in reversed(states):
+        states[name].give_back()
+    work.give_up()
 
 
 # ---- Tasks that copy whole objects

@@ -293,7 +293,7 @@ def is_complete(run: RunDirectory, *, looking: bool = False) -> bool:
     return is_committed and not live_holders(run.shared, looking=looking)
 
 
-def is_left(run: RunDirectory, but: Collection[int]) -> bool:
+def others_are_complete(run: RunDirectory, but: Collection[int]) -> bool:
     """Whether the receipts of all arrays of a run, but some, say that it is complete."""
     return all(map(has_receipt, run.outputs(but)))
 

@@ -5,6 +5,10 @@ stands there with what the new document was made from, and no other process of t
 the document in between. In a directory, it holds the claim ``zarr.json.shardwrite/claim`` of the
 group meanwhile. In a bucket, the service replaces only the version that was compared. In other
 stores, it holds a claim in the directory for run state, if there is one.
+
+*The manifest.* Keys of chunks are added to it before a run commits, and removed when the run ends
+or is given up. Each change is made under the lock of the array's document. So the list names all
+chunks that hold data at any time, also after a crash, and exactly these when no run is open.
 """
 
 from __future__ import annotations
@@ -22,7 +26,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, SpecError, StoreError
@@ -36,10 +43,11 @@ from shardwrite.format.node import (
     remove_member,
     with_shape,
 )
+from shardwrite.grid import Box
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Over, Place, shape_of
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, by_groups, document_if_there, document_of
-from shardwrite.stores.base import Capability
+from shardwrite.stores.base import Capability, Store
 from shardwrite.stores.directories import state_beside
 from shardwrite.stores.looking import (
     as_store_error,
@@ -488,3 +496,58 @@ def dump(document: Document) -> bytes:
 
         return rendered(document).encode()
     return json.dumps(document, indent=2).encode()
+
+
+# ---- The manifest while runs change the array
+
+
+def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
+    """Document whose manifest also lists all chunks that a region touches inside the array."""
+    from shardwrite.format.manifest import chunks_in, with_added  # for arrays with a manifest
+
+    return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
+
+
+class _HasStore(Protocol):
+    """What has a store of objects."""
+
+    @property
+    def store(self) -> Store:
+        """The store; to find out which it is may take looks."""
+
+
+def present_listed(part: ArrayMetadata, objects: _HasStore) -> DocumentChange:
+    """Look which chunks of a part of an array hold data, for its manifest.
+
+    No other run may write the shards of the part until the document was changed.
+
+    - Returns: makes a document whose manifest lists exactly these chunks of the part. It does
+      nothing if the array keeps no manifest, and then no index is read.
+    - Raises CorruptShardError if the index of a shard is not valid.
+    """
+    if not has_manifest(part.document):
+        return _same
+    from shardwrite.read.present import stored_coords_here  # for arrays with a manifest
+
+    grid = part.grid
+    per_shard = grid.chunks_per_shard
+    start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
+    stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
+    coords = stored_coords_here(part, objects.store)
+    return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
+
+
+def _exact(
+    part: ArrayMetadata, box: Box, coords: npt.NDArray[np.int64], document: Document
+) -> Document:
+    """Document whose manifest lists those chunks of a box that hold data inside the array."""
+    from shardwrite.format.manifest import chunks_in, with_present  # for arrays with a manifest
+
+    shape = document["shape"]
+    whole = chunks_in(Box((0,) * len(shape), tuple(shape)), shape, part.grid.chunks)
+    is_inside = (coords < np.array(whole.stop, dtype=np.int64)).all(axis=1)
+    return with_present(document, box, coords[is_inside])
+
+
+def _same(document: Document) -> Document:
+    return document

@@ -44,7 +44,8 @@ class PartDirectory:
     """Where a process works that writes a part of a run."""
 
     path: Path
-    told_in: tuple[Path, ...]  # directories with journals that may tell of shards of the part
+    # With journals that may tell of shards of the part
+    journal_directories: tuple[Path, ...]
 
 
 def run_of_part(target: Target) -> RunDirectory | None:
@@ -92,9 +93,9 @@ def enter_part(run: RunDirectory, index: int, count: int) -> PartDirectory:
         raise ValueError("nothing was seen of the run")
     cut = path.parent.name
     others = [name for name in view.names if name != cut and is_cut(name)]
-    told_in = [part for name in sorted(others) for part in listed(run.shared / name)]
+    journal_directories = [part for name in sorted(others) for part in listed(run.shared / name)]
     if any(name.startswith("journal-") for name in view.names):
-        told_in.append(run.shared)
+        journal_directories.append(run.shared)
     view.directory.check_entries([*others, *(n for n in view.names if n.startswith("journal-"))])
     with as_store_error(str(path), "cannot make"):
         try:
@@ -104,8 +105,8 @@ def enter_part(run: RunDirectory, index: int, count: int) -> PartDirectory:
     above = view.directory.directory(cut)
     if above is not None and not is_new:
         above.check_entries([path.name])
-        told_in.append(path)
-    return PartDirectory(path, tuple(told_in))
+        journal_directories.append(path)
+    return PartDirectory(path, tuple(journal_directories))
 
 
 def _make(path: Path, above: TrustedDirectory) -> bool:

@@ -59,9 +59,12 @@ from crc32c import crc32c
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.node import DOCUMENT, group_document, has_manifest, layout_in
+from shardwrite.grid import Box
 from shardwrite.journal.documents import (
     DocumentChange,
+    all_listed,
     alone_in_store,
     consolidate,
     dump,
@@ -607,6 +610,18 @@ class RunDirectory:
         """
         return self.record.together is not None and not self.makes_array
 
+    def list_before(self, part: ArrayMetadata, region: Box) -> None:
+        """List the inner chunks that a run may write, before it commits anything.
+
+        Chunks outside of the array are left out; those that the run adds to it are listed as soon
+        as the shape of the array has them. Nothing is done if the array keeps no manifest.
+
+        - Raises RunEndedError if the run has ended meanwhile.
+        """
+        if has_manifest(part.document):
+            with self.ending():
+                self.change(partial(all_listed, part, region))
+
     def change(self, make: DocumentChange) -> None:
         """Change the array's document, unless it stays the same, and that in groups above.
 
@@ -684,7 +699,7 @@ class RunDirectory:
         with alone_in_store(place, self.target.beside.parent):
             return replace_document(place, old, new, self.level, f"{self.driver}.end", check)
 
-    def leave(
+    def write_receipt(
         self, receipt: Receipt, report: bytes | None = None, documents: Documents | None = None
     ) -> None:
         """Take the first part of step 6: write the receipt, and a report of the run before it.

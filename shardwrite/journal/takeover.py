@@ -24,15 +24,9 @@ array cannot touch what another run makes there once its ``plan.json`` is gone.
 
 Each step can be repeated. After a crash, the next process finds the directory and does the rest.
 
-*Elements beyond the shape.* An append or a stream writes shards first, and enlarges the shape
-afterwards. If it is given up in between, elements that it has written lie beyond the shape. They
-would appear as values of the array as soon as something else makes it larger. So they are cleared.
-An append to several arrays may have enlarged some of them when it is given up. All of them get
-their old shape back first.
-
-*The manifest.* Keys of chunks are added to it before a run commits, and removed when the run ends
-or is given up. Each change is made under the lock of the array's document. So the list names all
-chunks that hold data at any time, also after a crash, and exactly these when no run is open.
+*Elements beyond the shape* that an append or a stream has written are cleared; see
+:mod:`shardwrite.journal.edges`. An append to several arrays may have enlarged some of them when it
+is given up. All of them get their old shape back first.
 """
 
 from __future__ import annotations
@@ -40,7 +34,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import logging
 import os
 import stat
@@ -49,24 +42,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
-from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
-from shardwrite.format.frame import Frame, frame_at
-from shardwrite.format.index import ShardIndex
-from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.node import DOCUMENT, has_manifest, with_shape
-from shardwrite.format.order import place
-from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, Shape, ShardGrid, ravel, unravel
+from shardwrite.format.metadata import ArrayMetadata, metadata_of_document
+from shardwrite.format.node import DOCUMENT, with_shape
+from shardwrite.grid import ShardGrid
 from shardwrite.host.stopping import TAKEOVERS, tell
-from shardwrite.journal.documents import DocumentChange, discard_ends
+from shardwrite.journal.documents import discard_ends, present_listed
 from shardwrite.journal.lease import is_left_behind, live_holders, work_files
 from shardwrite.journal.lines import CLAIM, TOKEN, Beginning, close_journals_in, shards_of
 from shardwrite.journal.receipt import (
@@ -100,10 +87,9 @@ from shardwrite.journal.rundir import (
 from shardwrite.place.directory import Directory, run_in
 from shardwrite.place.target import CONSUMES, TOGETHER, Target
 from shardwrite.plan.identity import Bounds, ShardWindow
-from shardwrite.seams import resolve
-from shardwrite.stores.base import Capability, ObjectWriter, Store
+from shardwrite.stores.base import Store
 from shardwrite.stores.looking import as_store_error, is_there, listed, mode_of
-from shardwrite.stores.posix import NO_ROOM, give_room, telling_room_for
+from shardwrite.stores.posix import give_room
 from shardwrite.stores.removal import (
     Proof,
     data_in,
@@ -115,279 +101,6 @@ from shardwrite.stores.removal import (
 
 if TYPE_CHECKING:
     from shardwrite.journal.plan_record import RunRecord
-    from shardwrite.journal.undo import Change
-    from shardwrite.read.stored_shard import ExistingShard
-
-# ---- Elements beyond the shape, in shards that lie inside of it in part
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What a process may do to shards of a run."""
-
-    proof: Proof  # proof that the shards may be removed, if nothing is left in them
-    # Called right before a shard is changed, replaced or removed. If it raises, the shard stays as
-    # it is.
-    check: Callable[[], None]
-    # Whether the run has changed shards in place. Where a full disk has no room for a new object,
-    # they are then changed in place, too.
-    in_place: bool = False
-
-
-def clear_beyond(
-    store: Store,
-    metadata: ArrayMetadata,
-    shards: Iterable[Shape],
-    durability: str,
-    rights: Rights,
-    scope: str,
-) -> list[Shape]:
-    """Give elements beyond the shape of an array the fill value, in a new object for each shard.
-
-    Shards that are damaged stay as they are. What an earlier process of the same scope has left is
-    removed first, so that it publishes nothing if it was only frozen.
-
-    - `shards`: positions of shards in the shard grid. Those that lie inside of the shape stay.
-    """
-    grid, removed = metadata.grid, []
-    for index in shards:
-        if grid.whole.contains(grid.shard_box(index)):
-            continue
-        store.discard_scope(metadata.shard_key(index), scope)
-        shard = _opened(store, metadata, index)
-        if shard is None:
-            continue
-        with shard:
-            try:
-                new = _without_outside(shard, grid.shard_box(index).start)
-            except CorruptShardError:
-                continue  # verify tells of it
-            if new is None:
-                continue
-            frame = _frame_of(shard, index)
-            attempt = f"{scope}.{uuid.uuid4().hex}"
-            try:
-                with (
-                    telling_room_for(shard.reader.nbytes, shard.key),
-                    store.transaction(
-                        durability, attempt, rights.check, proof=rights.proof
-                    ) as transaction,
-                ):
-                    if not (new[0] >= 0).any():
-                        transaction.remove(shard.key, shard.check_current)
-                        removed.append(index)
-                        continue
-                    transaction.expect_nbytes(shard.reader.nbytes)
-                    writer = transaction.create(shard.key)
-                    if Capability.CONDITIONAL in store.capabilities:
-                        writer.expect(shard.reader.version)
-                    _write(shard, writer, frame, *new)
-                    writer.finish(shard.check_current)
-            except StoreError as error:
-                if error.errno not in NO_ROOM or not rights.in_place or frame is not None:
-                    raise
-                from shardwrite.journal.undo import change_in_place, shard_claim  # full disks
-
-                change, version = _cleared_in_place(shard, *new), shard.reader.version
-                with shard_claim(str(rights.proof.run_path), shard.key) as claim:
-                    change_in_place(claim, store, change, durability, version, rights.check)
-    return removed
-
-
-def _opened(store: Store, metadata: ArrayMetadata, index: Shape) -> ExistingShard | None:
-    try:
-        from shardwrite.read.stored_shard import open_shard  # for elements beyond the shape
-
-        return open_shard(metadata, store, index)
-    except CorruptShardError:
-        return None  # verify tells of it
-
-
-def _without_outside(
-    shard: ExistingShard, origin: Shape
-) -> tuple[npt.NDArray[np.int64], dict[int, Buffer]] | None:
-    """Sizes of the inner chunks without what lies beyond the array, and those encoded anew.
-
-    It is None if nothing lies beyond. An inner chunk that is empty has the size -1.
-    """
-    metadata, nbytes = shard.metadata, shard.stored().nbytes.copy()
-    grid, changed = metadata.grid, dict[int, Buffer]()
-    for rank in shard.present():
-        at = unravel(rank, grid.chunks_per_shard)
-        start = tuple(o + i * c for o, i, c in zip(origin, at, grid.chunks, strict=True))
-        box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
-        if grid.whole.contains(box):
-            continue
-        inside = box.intersect(grid.whole)
-        tiles = np.empty((1, *grid.chunks), dtype=metadata.pipeline.stored_dtype)
-        tiles[...] = metadata.fill_value
-        part = (0, *inside.shift(start).slices)
-        old = shard.chunk(rank) if inside.size else None
-        if old is not None:
-            tiles[part] = old[part[1:]]
-        if metadata.fill_pattern.empty(tiles).all():
-            nbytes[rank] = -1
-            continue
-        (encoded,) = metadata.pipeline.encode(tiles, None)
-        offset, size = (int(v) for v in shard.index.table[rank])
-        if bytes(encoded) != bytes(shard.source.read(offset, size)):
-            nbytes[rank], changed[rank] = len(encoded), bytes(encoded)
-    if not changed and (nbytes == shard.stored().nbytes).all():
-        return None
-    return nbytes, changed
-
-
-def _write(
-    shard: ExistingShard,
-    writer: ObjectWriter,
-    frame: Frame | None,
-    nbytes: npt.NDArray[np.int64],
-    changed: dict[int, Buffer],
-) -> None:
-    """Write a shard anew, within its frame if it has one."""
-
-    def write_chunks(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
-        for rank in ranks.tolist():
-            data = changed.get(rank)
-            if data is None:
-                old, size = (int(v) for v in shard.index.table[rank])
-                data = shard.source.read(old, size)
-            writer.write([data])
-
-    if frame is None:
-        _write_plain(shard, writer, nbytes, write_chunks)
-        return
-    layout = frame.close(nbytes)
-    index = ShardIndex.build(layout.offsets, nbytes)
-    from shardwrite.place.framed import write_framed  # for shards that are files of another format
-
-    write_framed(writer, layout, shard.metadata.index_codec.seal(index), write_chunks)
-
-
-def _write_plain(
-    shard: ExistingShard,
-    writer: ObjectWriter,
-    nbytes: npt.NDArray[np.int64],
-    write_chunks: Callable[[ObjectWriter, npt.NDArray[np.int64]], None],
-) -> None:
-    """Write inner chunks in the sequence of the old shard, and the index."""
-    codec, stored = shard.metadata.index_codec, shard.stored()
-    placement = place(nbytes, np.argsort(stored.offsets, kind="stable"), codec.base_nbytes, stored)
-    seal = codec.seal(ShardIndex.build(placement.offsets, nbytes))
-    if seal.prefix:
-        writer.write([seal.prefix])
-    end = codec.base_nbytes
-    for rank in placement.sequence:
-        offset = int(placement.offsets[rank])
-        if offset > end:
-            writer.skip(offset - end)
-        write_chunks(writer, np.array([rank]))
-        end = offset + int(nbytes[rank])
-    if seal.suffix:
-        writer.write([seal.suffix])
-
-
-def _cleared_in_place(
-    shard: ExistingShard, nbytes: npt.NDArray[np.int64], changed: dict[int, Buffer]
-) -> Change:
-    """Change that appends the inner chunks that are encoded anew, and writes the index."""
-    old_nbytes, offsets = shard.reader.nbytes, shard.stored().offsets.copy()
-    end, writes = old_nbytes, list[tuple[int, Buffer]]()
-    for rank, data in changed.items():
-        offsets[rank] = end
-        writes.append((end, data))
-        end += len(data)
-    seal = shard.metadata.index_codec.seal(ShardIndex.build(offsets, nbytes))
-    writes.append((0 if seal.prefix else end, seal.prefix or seal.suffix))
-    spans = [(start, start + len(data)) for start, data in writes]
-    from shardwrite.journal.undo import Change, OldBytes  # for full disks
-
-    saved = OldBytes(shard.reader, [span for span in spans if span[0] < old_nbytes])
-    return Change(shard.key, old_nbytes, writes, saved, spans)
-
-
-def _frame_of(shard: ExistingShard, index: Shape) -> Frame | None:
-    """Frame of a shard that is a file of another format, too; None if it is a plain one."""
-    from shardwrite.read.signatures import signature_of  # for elements beyond the shape
-
-    signature = signature_of(shard.metadata, shard.reader)
-    if signature is None:
-        return None
-    strategy: Strategy | None = resolve("old shard", signature.strategy)(shard)
-    return None if strategy is None else frame_at(strategy, shard.metadata, index)
-
-
-# ---- The manifest while runs change the array
-
-
-def list_before(run: RunDirectory, part: ArrayMetadata, region: Box) -> None:
-    """List the inner chunks that a run may write, before it commits anything.
-
-    Chunks outside of the array are left out; those that the run adds to it are listed as soon as
-    the shape of the array has them. Nothing is done if the array keeps no manifest.
-
-    - Raises RunEndedError if the run has ended meanwhile.
-    """
-    if not has_manifest(part.document):
-        return
-    with run.ending():
-        run.change(partial(all_listed, part, region))
-
-
-def all_listed(part: ArrayMetadata, region: Box, document: Document) -> Document:
-    """Document whose manifest also lists all chunks that a region touches inside the array."""
-    from shardwrite.format.manifest import chunks_in, with_added  # for arrays with a manifest
-
-    return with_added(document, chunks_in(region, document["shape"], part.grid.chunks))
-
-
-class _InStore(Protocol):
-    """What has a store of objects."""
-
-    @property
-    def store(self) -> Store:
-        """The store; to find out which it is may take looks."""
-
-
-def present_listed(part: ArrayMetadata, objects: _InStore) -> DocumentChange:
-    """Look which chunks of a part of an array hold data, for its manifest.
-
-    No other run may write the shards of the part until the document was changed.
-
-    - Returns: makes a document whose manifest lists exactly these chunks of the part. It does
-      nothing if the array keeps no manifest, and then no index is read.
-    - Raises CorruptShardError if the index of a shard is not valid.
-    """
-    if not has_manifest(part.document):
-        return _same
-    from shardwrite.read.present import stored_coords_here  # for arrays with a manifest
-
-    grid = part.grid
-    per_shard = grid.chunks_per_shard
-    start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
-    stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
-    coords = stored_coords_here(part, objects.store)
-    return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
-
-
-def _exact(
-    part: ArrayMetadata, box: Box, coords: npt.NDArray[np.int64], document: Document
-) -> Document:
-    """Document whose manifest lists those chunks of a box that hold data inside the array."""
-    from shardwrite.format.manifest import chunks_in, with_present  # for arrays with a manifest
-
-    shape = document["shape"]
-    whole = chunks_in(Box((0,) * len(shape), tuple(shape)), shape, part.grid.chunks)
-    is_inside = (coords < np.array(whole.stop, dtype=np.int64)).all(axis=1)
-    return with_present(document, box, coords[is_inside])
-
-
-def _same(document: Document) -> Document:
-    return document
-
-
-# ---- The end of a run, and its settlement
-
 
 ENDED, TAKEN = "ended", "taken"
 _MAX_TRIES = 3
@@ -398,17 +111,18 @@ def end_run(
 ) -> None:
     """End a run whose array is complete.
 
-    - `own_journals`: prefix of the names of this process's journals. All tasks in them have ended,
-      so these journals need not be read; by default, all journals are read.
-    - `known`: the run on arrays that this process has written; others are looked up.
+    - `own_journals`: prefix of the names of this process's journals, if it has written all that it
+      wanted to. All tasks in them have ended, so these journals need not be read; by default, all
+      journals are read.
+    - `known`: the run's outputs that are open already; others are looked up.
     """
-    over = replace(run, state=ENDED)
+    over, is_ended_here = replace(run, state=ENDED), bool(own_journals)
     try:
         os.rename(run.shared, over.shared)
     except FileNotFoundError:  # another process was first, and may have given the run up
-        own_journals = ""
+        own_journals, is_ended_here = "", False
     close_journals_in(run.shared)  # NFS keeps a file that is removed while it is open
-    settle(over, own_journals, known)
+    settle(over, own_journals, known, is_ended_here=is_ended_here)
 
 
 def cancel_begin(
@@ -418,7 +132,7 @@ def cancel_begin(
 
     Errors of the system are ignored, since they would hide the error for which the run is ended.
 
-    - `known`: the run on arrays that this process was to write; others are looked up.
+    - `known`: the run's outputs that are open already; others are looked up.
     """
     with contextlib.suppress(OSError):
         if is_claimed:
@@ -502,21 +216,26 @@ def is_amid_end(run: RunDirectory, error: OSError | RunEndedError) -> bool:
 
 
 def settle(
-    over: RunDirectory, own_journals: str = "", known: Collection[RunDirectory] = ()
+    over: RunDirectory,
+    own_journals: str = "",
+    known: Collection[RunDirectory] = (),
+    *,
+    is_ended_here: bool = False,
 ) -> None:
     """Finish the end of a run that is over; see the steps in the module's docstring.
 
-    - `own_journals`: prefix of the names of journals that need not be read; see :func:`end_run`.
-      It is empty unless this process has ended the run, and has written all that it wanted to.
+    - `own_journals`: prefix of the names of journals that need not be read; empty for none.
+    - `known`: the run's outputs that are open already; others are looked up.
+    - `is_ended_here`: whether this process has ended the run, and written all that it wanted to.
     """
     for n_tries in itertools.count(1):
         try:
             with as_store_error(str(over.shared), "cannot remove what is left in"):
-                _settle(over, own_journals, known)
+                _settle(over, own_journals, known, is_ended_here=is_ended_here)
             break
         except (StoreError, RunEndedError) as error:
             if not is_there(over.shared):
-                # A run that was given up has another name from a step on; see `_settle`.
+                # A run that was given up has another name from a step on; see `_settle_arrays`.
                 over = replace(over, state=ENDED)
                 if not is_there(over.shared):
                     break  # another process has settled the run
@@ -526,64 +245,104 @@ def settle(
                 raise
 
 
-def _settle(over: RunDirectory, own_journals: str, known: Collection[RunDirectory]) -> None:
+def _settle(
+    over: RunDirectory, own_journals: str, known: Collection[RunDirectory], *, is_ended_here: bool
+) -> None:
     # Whoever ends a run writes documents in the name of the run.
     outputs = [one.written_by(one.run) for one in list(over.outputs(known=known)) or [over]]
     left = {one.number: m for one in outputs if (m := _metadata_left(one)) is not None}
     if left:
         confirm(over.target)
-        there = work_files(over.shared)  # since it was renamed, nobody can add a file
-        _remove_tokens(there)
-        but = "" if leaves_temporary() else own_journals  # which tell what is left
-        files = journals(over, left[max(left)].grid.n_shards, but=but)
-        # Nothing is left of documents that this process has written. Only whoever gives up a run
-        # writes documents in the name of the run.
-        others = drivers_in(there)
-        if own_journals:
-            drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
-        else:
-            drivers = [over.run, *others]
-        for one in outputs:
-            if one.number == 0:  # which alone keeps some
-                give_room(one.path / "plan.json")
-            if (metadata := left.get(one.number)) is not None:
-                if not one.makes_array:
-                    recover_changes(one.path, one.store, metadata)
-                if left_behind := unended(files, one.number):
-                    discard(one.store, metadata, left_behind)
-        discard_ends([one.target for one in outputs], drivers)
-        is_committed = not own_journals and _has_committed(over, outputs, left)
-        for one in outputs:
-            if is_committed and one.number in left:
-                one.hand_over(())
-        if over.state == TAKEN:
-            given_up = [one for one in outputs if not (is_committed and one.is_written)]
-            if given_up:
-                told = f"an unfinished run is given up: {over.target.label}"
-                tell(TAKEOVERS, logging.INFO, told, run=over.shared)
-            unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
-            _shrink(unsettled)
-            for one in unsettled:
-                _leave(one, left[one.number], one.store)
-            _list_together(unsettled)
-            if any(one.record.replaces for one in outputs) or len(outputs) > 1:
-                # Whoever comes late finds no path by which it could move an old array again.
-                ended = replace(over, state=ENDED)
-                os.rename(over.shared, ended.shared)
-                over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
-        for one in outputs:
-            if one.number in left and (one.is_marked or one.target.leaves_marks):
-                if one.record.aside and not own_journals:
-                    _list_again(one)
-                if one.may_have_mark:
-                    one.target.place.remove_mark(one)
+        _stop_stragglers(over, outputs, left, own_journals, is_ended_here=is_ended_here)
+        over, outputs = _settle_arrays(over, outputs, left, is_ended_here=is_ended_here)
+    _remove_run(over, outputs, is_ended_here=is_ended_here)
+
+
+def _stop_stragglers(
+    over: RunDirectory,
+    outputs: Sequence[RunDirectory],
+    left: Mapping[int, ArrayMetadata],
+    own_journals: str,
+    *,
+    is_ended_here: bool,
+) -> None:
+    """Take steps 1 to 3: nothing that other processes have begun has an effect any more.
+
+    - `left`: metadata of the arrays that are to be settled, by their numbers in the run.
+    """
+    there = work_files(over.shared)  # since it was renamed, nobody can add a file
+    _remove_tokens(there)
+    but = "" if leaves_temporary() else own_journals  # which tell what is left
+    files = journals(over, left[max(left)].grid.n_shards, but=but)
+    # Nothing is left of documents that this process has written. Only whoever gives up a run
+    # writes documents in the name of the run.
+    others = drivers_in(there)
+    if is_ended_here:
+        drivers = [name for name in others if not own_journals.startswith(f"journal-{name}-")]
+    else:
+        drivers = [over.run, *others]
+    for one in outputs:
+        if one.number == 0:  # which alone keeps some
+            give_room(one.path / "plan.json")
+        if (metadata := left.get(one.number)) is not None:
+            if not one.makes_array:
+                recover_changes(one.path, one.store, metadata)
+            if left_behind := unended(files, one.number):
+                discard(one.store, metadata, left_behind)
+    discard_ends([one.target for one in outputs], drivers)
+
+
+def _settle_arrays(
+    over: RunDirectory,
+    outputs: list[RunDirectory],
+    left: Mapping[int, ArrayMetadata],
+    *,
+    is_ended_here: bool,
+) -> tuple[RunDirectory, list[RunDirectory]]:
+    """Take step 4: hand the arrays over, or undo them, and remove their marks.
+
+    - `left`: metadata of the arrays that are to be settled, by their numbers in the run.
+    - Returns: the run and its outputs, whose directory may have another name now.
+    """
+    is_committed = not is_ended_here and _has_committed(over, outputs, left)
+    for one in outputs:
+        if is_committed and one.number in left:
+            one.hand_over(())
+    if over.state == TAKEN:
+        given_up = [one for one in outputs if not (is_committed and one.is_written)]
+        if given_up:
+            told = f"an unfinished run is given up: {over.target.label}"
+            tell(TAKEOVERS, logging.INFO, told, run=over.shared)
+        unsettled = [one for one in given_up if one.number in left and _may_have_changed(one)]
+        _shrink(unsettled)
+        for one in unsettled:
+            _give_up_output(one, left[one.number], one.store)
+        _list_together(unsettled)
+        if any(one.record.replaces for one in outputs) or len(outputs) > 1:
+            # Whoever comes late finds no path by which it could move an old array again.
+            ended = replace(over, state=ENDED)
+            os.rename(over.shared, ended.shared)
+            over, outputs = ended, [replace(one, state=ENDED) for one in outputs]
+    for one in outputs:
+        if one.number in left and (one.is_marked or one.target.leaves_marks):
+            if one.record.aside and not is_ended_here:
+                _list_again(one)
+            if one.may_have_mark:
+                one.target.place.remove_mark(one)
+    return over, outputs
+
+
+def _remove_run(
+    over: RunDirectory, outputs: Sequence[RunDirectory], *, is_ended_here: bool
+) -> None:
+    """Take step 5: remove the plans, and then the directory of the run."""
     for one in outputs:
         one.remove_staged()
     for one in outputs:
         _move_plan(one)
     for one in outputs:
         is_alone = one.record.together is None  # several arrays of a run are all new
-        if one.record.replaces or is_alone or not own_journals:
+        if one.record.replaces or is_alone or not is_ended_here:
             _remove_data(one.path, one.proof)
         else:
             _remove_record(one)
@@ -786,10 +545,10 @@ def _remove_record(over: RunDirectory) -> None:
         over.path.rmdir()
 
 
-def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
+def _give_up_output(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     """Take step 4: set aside the array that the run was making, or settle what an update leaves."""
     if not over.makes_array:
-        _leave_update(over, metadata, store)
+        _give_up_update(over, metadata, store)
         return
     if over.record.aside:
         from shardwrite.journal.handover import put_back_old  # of arrays that are built aside
@@ -866,7 +625,7 @@ def _is_own(over: RunDirectory) -> bool:
     return True
 
 
-def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:
+def _give_up_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:
     """Settle what an update that was given up leaves in the array.
 
     If the array was not enlarged before, the shards beyond it are removed. The receipt is brought
@@ -881,18 +640,20 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             over.target.place.sweep(lambda: drivers_on(over.target))
-        grid = parse_metadata(json.dumps(over.target.document)).grid
+        array = metadata_of_document(over.target.document)
         may_be_there = _may_be_there(over, part, store)
-        _remove_outside(over, part, grid, found, may_be_there, check)
-        is_begun = _begun(over, part, found)
+        _remove_outside(over, part, array.grid, found, may_be_there, check)
+        maybe_committed = _maybe_committed(over, part, found)
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
-            is_changed = _touched(part, found, is_begun) & may_be_there
-            _clear_edges(over, part, store, found, is_changed, check)
+            is_changed = _touched(part, found, maybe_committed) & may_be_there
+            from shardwrite.journal.edges import clear_edges  # of appends and streams
+
+            clear_edges(over, array, part, store, found, is_changed, check)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
             over.change(present_listed(part, over))
-        _tell_receipt(over, part, store, found, is_begun, may_be_there)
+        _update_receipt(over, part, array.grid, store, found, maybe_committed, may_be_there)
 
 
 def _may_be_there(over: RunDirectory, part: ArrayMetadata, store: Store) -> npt.NDArray[np.bool_]:
@@ -910,17 +671,19 @@ def _may_be_there(over: RunDirectory, part: ArrayMetadata, store: Store) -> npt.
     return may_be
 
 
-def _begun(over: RunDirectory, part: ArrayMetadata, found: Replay) -> npt.NDArray[np.bool_]:
+def _maybe_committed(
+    over: RunDirectory, part: ArrayMetadata, found: Replay
+) -> npt.NDArray[np.bool_]:
     """Mask of the shards that an update was about to commit, and may have committed.
 
     If the journals come from a bucket, where the last lines may be missing, these are all of its
     shards that no line names.
     """
-    is_left: npt.NDArray[np.bool_] = ~found.ledger.is_done.reshape(part.grid.counts)
+    is_missing: npt.NDArray[np.bool_] = ~found.ledger.is_done.reshape(part.grid.counts)
     if is_resumed(over.target, over.run):
-        return is_left
+        return is_missing
     files = journals(over, part.grid.n_shards)
-    return _shards_in(unended(files, over.number), part) & is_left
+    return _shards_in(unended(files, over.number), part) & is_missing
 
 
 def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[np.bool_]:
@@ -933,43 +696,14 @@ def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[n
 
 
 def _touched(
-    part: ArrayMetadata, found: Replay, is_begun: npt.NDArray[np.bool_]
+    part: ArrayMetadata, found: Replay, maybe_committed: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Mask of all shards that an update may have changed."""
-    is_touched: npt.NDArray[np.bool_] = is_begun | found.ledger.is_done.reshape(part.grid.counts)
+    is_done = found.ledger.is_done.reshape(part.grid.counts)
+    is_touched: npt.NDArray[np.bool_] = maybe_committed | is_done
     if found.lost_boot or found.n_bad_lines:  # lines may be lost that name further shards
         is_touched[...] = True
     return is_touched
-
-
-def _clear_edges(
-    over: RunDirectory,
-    part: ArrayMetadata,
-    store: Store,
-    found: Replay,
-    is_changed: npt.NDArray[np.bool_],
-    check: Callable[[], None],
-) -> None:
-    """Clear what an update has written beyond the array, in shards that are partly inside of it."""
-    array = parse_metadata(json.dumps(over.target.document))
-    first, counts = part.first_shard, part.grid.counts
-    shards = [
-        tuple(int(i) + f for i, f in zip(index, first, strict=True))
-        for index in np.argwhere(is_changed).tolist()
-    ]
-    inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
-    proof = over.proof(lambda: [array.shard_key(index) for index in inside])
-    level, scope = over.target.durability(), f"edges-{over.run}"
-    in_place = "in place" in (over.record.identity.strategy or "")
-    rights = Rights(proof, check, in_place)
-    removed = set(clear_beyond(store, array, inside, level, rights, scope))
-    for index in inside:
-        rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
-        size = store.size(array.shard_key(index))
-        if index in removed:
-            found.ledger.is_done[rank], found.ledger.nbytes[rank] = True, 0
-        elif size is not None and found.ledger.is_done[rank]:
-            found.ledger.nbytes[rank] = size
 
 
 def _remove_outside(
@@ -983,7 +717,7 @@ def _remove_outside(
     """Remove the shards of an update that lie outside of the array's shard grid.
 
     Shards of tasks that have ended are looked for, too, because a task that failed may have put
-    them into the store before. Shards of no task are not: the window of a stream holds thousands.
+    them into the store before. Shards of no task are not: the stretch of a stream holds thousands.
     """
     is_touched = _touched(part, found, _shards_in(begun(over, part), part))
     indexes = np.argwhere(is_touched & may_be_there)
@@ -996,12 +730,13 @@ def _remove_outside(
             transaction.remove(key)
 
 
-def _tell_receipt(
+def _update_receipt(
     over: RunDirectory,
     part: ArrayMetadata,
+    grid: ShardGrid,
     store: Store,
     found: Replay,
-    is_begun: npt.NDArray[np.bool_],
+    maybe_committed: npt.NDArray[np.bool_],
     may_be_there: npt.NDArray[np.bool_],
 ) -> None:
     """Enter into the array's receipt what an update has changed before it was given up.
@@ -1012,23 +747,22 @@ def _tell_receipt(
     receipt = read_receipt(over.target)
     if receipt is None:
         return
-    grid = parse_metadata(json.dumps(over.target.document)).grid
     counts = part.grid.counts
     is_known = found.ledger.is_done.reshape(counts).copy()
     nbytes = found.ledger.nbytes.reshape(counts).copy()
-    for index in map(tuple, np.argwhere(is_begun).tolist()):
+    for index in map(tuple, np.argwhere(maybe_committed).tolist()):
         size = store.size(part.shard_key(index)) if may_be_there[index] else None
         # A shard that an update was about to commit may be missing because it became empty. A shard
         # of a repair may be missing because it was lost before, so nothing is known of it.
         if size is not None or over.target.update:
             is_known[index], nbytes[index] = True, size or 0
-    told = receipt.updated(grid, part.first_shard, nbytes, is_known)
+    updated = receipt.updated(grid, part.first_shard, nbytes, is_known)
     changes = changed_region(
-        over.record.identity, part.grid, part.first_shard, _touched(part, found, is_begun)
+        over.record.identity, part.grid, part.first_shard, _touched(part, found, maybe_committed)
     )
     if changes is not None and not over.keeps_values:
-        told = _given_up(told, over, changes)
-    over.leave(told)
+        updated = _given_up(updated, over, changes)
+    over.write_receipt(updated)
 
 
 def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
@@ -1042,7 +776,7 @@ def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
 
 def metadata_of(run: RunDirectory) -> ArrayMetadata:
     """Metadata of the array, or of the part of it whose shards an update writes."""
-    metadata = parse_metadata(json.dumps(run.document))
+    metadata = metadata_of_document(run.document)
     if run.makes_array:
         return metadata
     grid = metadata.grid

@@ -37,17 +37,13 @@ from shardwrite.format.frame import Signature
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape, ravel
+from shardwrite.journal.documents import present_listed
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_passing, giving_up
 from shardwrite.journal.plan_record import new_name
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.takeover import (
-    end_run,
-    list_before,
-    present_listed,
-    recover_changes,
-)
+from shardwrite.journal.takeover import end_run, recover_changes
 from shardwrite.journal.trust import require_trusted_copies
 from shardwrite.journal.undo import read_over
 from shardwrite.place.base import QUARANTINE_PREFIX
@@ -262,7 +258,7 @@ def salvage_shards(
         spec = WriteSpec.of_passing(directory, target.store, part, FixedOrder())
         salvage = _Salvage(target, spec, None, old_shards)
         # An earlier state of a shard may hold chunks that were erased since then.
-        list_before(directory, part, metadata.grid.box_of_shards(first, part.grid.counts))
+        directory.list_before(part, metadata.grid.box_of_shards(first, part.grid.counts))
         texts = salvage.cut(local)
         _finish(directory, salvage)
         return texts
@@ -289,7 +285,7 @@ def _finish(directory: RunDirectory, salvage: _Salvage) -> None:
         listed = present_listed(part, salvage.spec)
         with directory.ending():
             directory.change(listed)
-            directory.leave(updated_receipt(directory, part, salvage.ledger, {}, level))
+            directory.write_receipt(updated_receipt(directory, part, salvage.ledger, {}, level))
         end_run(directory, own_journals(directory.driver))
 
 

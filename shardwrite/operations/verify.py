@@ -32,7 +32,7 @@ from shardwrite.format.passage import passage_between
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal.documents import has_consolidated
+from shardwrite.journal.documents import has_consolidated, present_listed
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import (
@@ -44,7 +44,7 @@ from shardwrite.journal.neighbours import (
 from shardwrite.journal.receipt import Contents, read_receipt
 from shardwrite.journal.replay import replay
 from shardwrite.journal.rundir import RunDirectory, holding
-from shardwrite.journal.takeover import end_run, present_listed
+from shardwrite.journal.takeover import end_run
 from shardwrite.journal.trust import require_trusted
 from shardwrite.operations.report import Problem, Report
 from shardwrite.options import ExistingArguments, RunArguments, arguments, option
@@ -131,7 +131,7 @@ def _accept(directory: RunDirectory, array: ShardedArray) -> None:
                 sizes=contents.sizes,
                 accepted=document,
             )
-            directory.leave(accepted)
+            directory.write_receipt(accepted)
         end_run(directory, own_journals(directory.driver))
 
 

@@ -249,7 +249,7 @@ def _journals_of(
 
     Then also what dead processes have left in the directory of the run is removed.
     """
-    path, among = session.directory.shared, session.told_in
+    path, among = session.directory.shared, session.journal_directories
     if path not in read:
         n_shards = session.job.plan.metadata.grid.n_shards
         read[path] = journals(session.directory, n_shards, among=among)

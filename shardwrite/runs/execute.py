@@ -214,7 +214,7 @@ class Run:
             self._compute(committed)
         except Stopped:
             for session in self.sessions:
-                session.learn()  # tasks that were in flight may have written the rest
+                session.enter_unreported()  # tasks that were in flight may have written the rest
             if any(len(session.missing) for session in self.sessions):
                 raise
         if self.mode == "write" and select is None:
@@ -232,7 +232,7 @@ class Run:
     def _compute(self, on_report: OnReport) -> None:
         with contextlib.ExitStack() as stack:
             for session in self.sessions:
-                stack.enter_context(session.leaving_others())
+                stack.enter_context(session.skipping_others())
             together = [
                 s for s in self.sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged
             ]
@@ -391,7 +391,8 @@ def _missing(
         if session is None:
             missing = replay(directory, job.plan.metadata).ledger.missing
         else:
-            session.learn()  # Tasks that were in flight have ended, and their reports are not here.
+            # Tasks that were in flight have ended, and their reports are not here.
+            session.enter_unreported()
             missing = session.missing
             n_written = session.n_selected - len(missing) - session.n_resumed
         told, metadata = remedy(job), job.plan.metadata
@@ -661,7 +662,7 @@ def _compute(
             if session.name in key[0]:
                 told = f"task {key} was run again, because workers that ran it died"
                 tell(RUNS, logging.WARNING, told, run=session.directory.path)
-    if any(session.n_left for session in sessions):
+    if any(session.n_stopped for session in sessions):
         raise Stopped
 
 
@@ -671,7 +672,7 @@ def one_graph(
     """One graph of all groups of several sessions, and the keys of each session."""
     graphs, keys = [], []
     for session in sessions:
-        groups = session.left(range(session.job.plan.partition.n_groups))
+        groups = session.unfinished_groups(range(session.job.plan.partition.n_groups))
         graph, session_keys = session.graph("all", engine).committing(groups)
         graphs.append(graph)
         keys.append(session_keys)
@@ -732,7 +733,7 @@ def _compute_wave(
     session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport
 ) -> None:
     """Write some groups of one session. If nothing is left to write, the source is not asked."""
-    left = session.left(groups)
+    left = session.unfinished_groups(groups)
     if not left:
         return
     collect, builder = _collector(session, on_report), session.graph(name, engine)

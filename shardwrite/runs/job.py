@@ -11,23 +11,29 @@ because only the source knows where their input comes from. There are three:
 Another source implements `ChunkSource`. If it has values, its tasks call `write_group` and
 `encode_block` of :mod:`shardwrite.write.tasks`. These take any arrays, each with the box that it
 fills.
+
+:class:`GroupGraph` makes graphs of these tasks. That of a fused plan has one task for each group,
+which takes the source's chunks. That of any other plan has one encode task for each block, and one
+commit task for each group.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
+from dask.task_spec import List, Task, TaskRef
 
 from shardwrite._dataclass import dataclass
 from shardwrite.checks import choice
 from shardwrite.codecs.documents import Document
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import rundir
+from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.plan_record import Intent
 from shardwrite.options import DURABILITIES, RunKeywords
 from shardwrite.place.directory import Directory
@@ -36,13 +42,14 @@ from shardwrite.plan.identity import Identity, ShardWindow
 from shardwrite.plan.plan import Part, Plan
 from shardwrite.seams import Ref, needed
 from shardwrite.write.context import WriteSpec
+from shardwrite.write.tasks import SourcePieces, commit_group
 
 if TYPE_CHECKING:
     from shardwrite.journal.receipt import Receipt, UpdateEntry
     from shardwrite.journal.rundir import RunDirectory
     from shardwrite.read.array import ShardedArray
 
-__all__ = ["ChunkSource", "Job", "RunOptions", "TaskBox", "target_of_update"]
+__all__ = ["ChunkSource", "GroupGraph", "Job", "RunOptions", "TaskBox", "target_of_update"]
 
 
 _CHOICES: dict[str, tuple[object, ...]] = {
@@ -331,3 +338,99 @@ class NoChunks:
 
 def _nothing_to_write() -> TypeError:
     return TypeError("this job finishes a run or looks at it; it has no chunks to write")
+
+
+# ---- Graphs of tasks
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGraph:
+    """Builder of graphs for groups of a plan, without the shards that are done."""
+
+    plan: Plan
+    spec: WriteSpec
+    source: ChunkSource  # covers the plan's array, or its region
+    ledger: Ledger
+    name: str  # part of the keys of all tasks
+    shares_memory: bool  # whether tasks take their inputs from this process without a copy
+
+    def committing(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+        """Graph of all tasks of some groups, and keys of those that return a `GroupReport`."""
+        if self.plan.partition.is_fused or self.source.is_encoded:
+            return self.fused(groups)
+        return self.direct(groups)
+
+    def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+        """Graph and keys of tasks that encode and commit a group and return a `GroupReport`."""
+        layer: dict[Key, Any] = {}
+        keys = []
+        for rank in groups:
+            key = (f"shardwrite-write-{self.name}", rank)
+            group = self.plan.partition.group_box(rank)
+            layer |= self.source.write(self._at(key, group, self.ledger.done_within(group)))
+            keys.append(key)
+        return self._graph(layer), keys
+
+    def encode(self, groups: Iterable[int]) -> tuple[HighLevelGraph, dict[int, list[Key]]]:
+        """Graph of tasks that return an `EncodedBlock`, and their keys by the rank of the group."""
+        layer: dict[Key, Any] = {}
+        keys: dict[int, list[Key]] = {}
+        for rank in groups:
+            keys[rank] = []
+            group = self.plan.partition.group_box(rank)
+            done = self.ledger.done_within(group)
+            for number, block in enumerate(self._blocks(group, done)):
+                key = (f"shardwrite-encode-{self.name}", rank, number)
+                layer |= self.source.encode(self._at(key, block, done))
+                keys[rank].append(key)
+        return self._graph(layer), keys
+
+    def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
+        """Blocks of a group that touch the region and a shard that is not done."""
+        blocks = self.plan.partition.blocks_in(group)
+        if self.plan.region is not None:
+            blocks = [block for block in blocks if block.intersect(self.plan.region).size]
+        if done:
+            grid = self.plan.metadata.grid
+            blocks = [
+                block
+                for block in blocks
+                if any(index not in done for index in grid.shards_in(block))
+            ]
+        return tuple(blocks)
+
+    def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
+        """Layer and keys of commit tasks, each of which returns a `GroupReport`."""
+        layer: dict[Key, Any] = {}
+        for rank, blocks in encoded.items():
+            group = self.plan.partition.group_box(rank)
+            done = self.ledger.done_within(group)
+            where = SourcePieces(group, self._blocks(group, done), done)
+            key = (f"shardwrite-commit-{self.name}", rank)
+            layer[key] = Task(key, commit_group, self.spec, where, List(*blocks))
+        return layer, list(layer)
+
+    def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+        """Graph of encode and commit tasks, and the keys of the commit tasks."""
+        graph, keys = self.encode(groups)
+        layer, commits = self.commit(
+            {rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()}
+        )
+        name = f"shardwrite-commit-{self.name}"
+        encode = f"shardwrite-tasks-{self.name}"
+        layers: dict[str, Any] = {**graph.layers, name: layer}
+        return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
+
+    def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
+        return self.source.graph(f"shardwrite-tasks-{self.name}", layer)
+
+    def _at(self, key: Key, box: Box, skip: frozenset[Shape]) -> TaskBox:
+        return TaskBox(
+            key=key,
+            name=self.name,
+            spec=self.spec,
+            box=box,
+            skip=skip,
+            plan=self.plan,
+            shares_memory=self.shares_memory,
+        )

@@ -2,10 +2,6 @@
 
 A session reads the journals of a run, makes the graphs of its tasks, and finally publishes the
 array and ends the run. :mod:`shardwrite.runs.begin` makes it.
-
-The graph of a fused plan has one task for each group, which takes the source's chunks. That of any
-other plan has one encode task for each block, and one commit task for each group. The source makes
-the tasks that take its chunks; see :mod:`shardwrite.runs.job`.
 """
 
 from __future__ import annotations
@@ -21,18 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import List, Task, TaskRef
 
 from shardwrite._dataclass import dataclass
 from shardwrite.codecs.documents import Document
 from shardwrite.engines.local import Engine
 from shardwrite.errors import CorruptShardError, RunEndedError, StoreError
 from shardwrite.format.node import has_manifest
-from shardwrite.grid import Box, Shape
+from shardwrite.grid import Box
 from shardwrite.host.stopping import RUNS, note_committed, tell
-from shardwrite.journal.begin import is_left
-from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.journal.begin import others_are_complete
+from shardwrite.journal.documents import DocumentChange, all_listed, enlarged, present_listed
 from shardwrite.journal.lease import file_system_time
 from shardwrite.journal.ledger import Ledger, as_runs, elements_in_shards
 from shardwrite.journal.lines import Checked, Entry, cause_of, journal_for, own_journals
@@ -47,21 +41,13 @@ from shardwrite.journal.rundir import (
     remove_empty,
     shared_fence_of,
 )
-from shardwrite.journal.takeover import (
-    all_listed,
-    end_run,
-    is_amid_end,
-    list_before,
-    present_listed,
-    recover_changes,
-)
+from shardwrite.journal.takeover import end_run, is_amid_end, recover_changes
 from shardwrite.place.base import REPORT_NAME
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import remembering
 from shardwrite.plan.estimate import BATCH_NBYTES
-from shardwrite.plan.plan import Plan
 from shardwrite.results import rounded
-from shardwrite.runs.job import ChunkSource, Job, Key, TaskBox
+from shardwrite.runs.job import GroupGraph, Job
 from shardwrite.runs.result import (
     WriteResult,
     incomplete,
@@ -73,7 +59,6 @@ from shardwrite.stores.base import take_n_reread
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.looking import as_store_error, listed
 from shardwrite.write.context import GroupReport, WriteSpec
-from shardwrite.write.tasks import SourcePieces, commit_group
 
 if TYPE_CHECKING:
     from shardwrite.journal.lines import JournalWriter
@@ -81,105 +66,6 @@ if TYPE_CHECKING:
     from shardwrite.journal.process import Process
     from shardwrite.place.base import Place
     from shardwrite.read.array import ShardedArray
-
-
-# ---- Task graphs, made from a plan and a source of chunks
-
-
-@dataclass(frozen=True, slots=True)
-class GroupGraph:
-    """Builder of graphs for groups of a plan, without the shards that are done."""
-
-    plan: Plan
-    spec: WriteSpec
-    source: ChunkSource  # covers the plan's array, or its region
-    ledger: Ledger
-    name: str  # part of the keys of all tasks
-    shares_memory: bool  # whether tasks take their inputs from this process without a copy
-
-    def committing(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
-        """Graph of all tasks of some groups, and keys of those that return a `GroupReport`."""
-        if self.plan.partition.is_fused or self.source.is_encoded:
-            return self.fused(groups)
-        return self.direct(groups)
-
-    def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
-        """Graph and keys of tasks that encode and commit a group and return a `GroupReport`."""
-        layer: dict[Key, Any] = {}
-        keys = []
-        for rank in groups:
-            key = (f"shardwrite-write-{self.name}", rank)
-            group = self.plan.partition.group_box(rank)
-            layer |= self.source.write(self._at(key, group, self.ledger.done_within(group)))
-            keys.append(key)
-        return self._graph(layer), keys
-
-    def encode(self, groups: Iterable[int]) -> tuple[HighLevelGraph, dict[int, list[Key]]]:
-        """Graph of tasks that return an `EncodedBlock`, and their keys by the rank of the group."""
-        layer: dict[Key, Any] = {}
-        keys: dict[int, list[Key]] = {}
-        for rank in groups:
-            keys[rank] = []
-            group = self.plan.partition.group_box(rank)
-            done = self.ledger.done_within(group)
-            for number, block in enumerate(self._blocks(group, done)):
-                key = (f"shardwrite-encode-{self.name}", rank, number)
-                layer |= self.source.encode(self._at(key, block, done))
-                keys[rank].append(key)
-        return self._graph(layer), keys
-
-    def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
-        """Blocks of a group that touch the region and a shard that is not done."""
-        blocks = self.plan.partition.blocks_in(group)
-        if self.plan.region is not None:
-            blocks = [block for block in blocks if block.intersect(self.plan.region).size]
-        if done:
-            grid = self.plan.metadata.grid
-            blocks = [
-                block
-                for block in blocks
-                if any(index not in done for index in grid.shards_in(block))
-            ]
-        return tuple(blocks)
-
-    def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
-        """Layer and keys of commit tasks, each of which returns a `GroupReport`."""
-        layer: dict[Key, Any] = {}
-        for rank, blocks in encoded.items():
-            group = self.plan.partition.group_box(rank)
-            done = self.ledger.done_within(group)
-            where = SourcePieces(group, self._blocks(group, done), done)
-            key = (f"shardwrite-commit-{self.name}", rank)
-            layer[key] = Task(key, commit_group, self.spec, where, List(*blocks))
-        return layer, list(layer)
-
-    def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
-        """Graph of encode and commit tasks, and the keys of the commit tasks."""
-        graph, keys = self.encode(groups)
-        layer, commits = self.commit(
-            {rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()}
-        )
-        name = f"shardwrite-commit-{self.name}"
-        encode = f"shardwrite-tasks-{self.name}"
-        layers: dict[str, Any] = {**graph.layers, name: layer}
-        return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
-
-    def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
-        return self.source.graph(f"shardwrite-tasks-{self.name}", layer)
-
-    def _at(self, key: Key, box: Box, skip: frozenset[Shape]) -> TaskBox:
-        return TaskBox(
-            key=key,
-            name=self.name,
-            spec=self.spec,
-            box=box,
-            skip=skip,
-            plan=self.plan,
-            shares_memory=self.shares_memory,
-        )
-
-
-# ---- The session
 
 
 _N_LOOKED_AT = 16
@@ -204,7 +90,7 @@ class Session:
     resumed_nbytes: int = 0  # decoded bytes of these shards, inside the array and the region
     n_retried: int = 0  # number of times that a task was run again because workers had died
     # Number of shards that tasks did not begin, because their processes were asked to stop
-    n_left: int = 0
+    n_stopped: int = 0
     # Number of reads of stored chunks that were made again, since their bytes were wrong
     n_reread: int = 0
     # Why shards are not written, by their ranks: what they are made of cannot be read
@@ -264,9 +150,9 @@ class Session:
         return journal_for(str(self.work_path), self.driver, self.job.durability, author)
 
     @property
-    def told_in(self) -> Sequence[Path] | None:
+    def journal_directories(self) -> Sequence[Path] | None:
         """Directories with the journals that this process reads; None for all."""
-        return None if self.part is None else self.part.told_in
+        return None if self.part is None else self.part.journal_directories
 
     @property
     def _parts(self) -> Path:
@@ -297,10 +183,10 @@ class Session:
         """Name that the keys of this session's tasks have in them, and no other keys."""
         return f"-{self.driver}.{self.directory.number}-"
 
-    def left(self, groups: Iterable[int]) -> list[int]:
+    def unfinished_groups(self, groups: Iterable[int]) -> list[int]:
         """Those of some groups that still have unwritten shards."""
-        n_left = self.ledger.left_in_groups(self.job.plan.partition.group_edges)
-        return [rank for rank in groups if n_left[rank]]
+        n_missing = self.ledger.left_in_groups(self.job.plan.partition.group_edges)
+        return [rank for rank in groups if n_missing[rank]]
 
     def graph(self, name: str, engine: Engine) -> GroupGraph:
         """Builder of a graph of the session's tasks."""
@@ -347,7 +233,7 @@ class Session:
         if report.author is not None:
             self._journal(report.author).append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
-        self.n_left += report.n_left
+        self.n_stopped += report.n_stopped
         self.n_reread += report.n_reread
         self.bad.update(report.bad)
         note_committed(len(report.shards))
@@ -382,7 +268,7 @@ class Session:
         return self.job.plan.n_shards if self.only is None else int(self.only.sum())
 
     @contextlib.contextmanager
-    def leaving_others(self) -> Iterator[None]:
+    def skipping_others(self) -> Iterator[None]:
         """Have graphs leave out the shards that this process is not to write."""
         if self.only is None:
             yield
@@ -411,7 +297,7 @@ class Session:
             elements = elements_in_shards(plan.metadata.grid, plan.region)
             self.resumed_nbytes = int(elements[is_done].sum()) * plan.metadata.itemsize
 
-    def learn(self) -> None:
+    def enter_unreported(self) -> None:
         """Enter shards from this driver's journals whose reports have not arrived.
 
         A store that `commits_later` lacks such shards if other processes have written them.
@@ -555,7 +441,7 @@ class Session:
         - `documents`: takes that of a new array.
         """
         directory, metadata = self.directory, self.job.plan.metadata
-        with self._publishing():
+        with self.publishing():
             if directory.record.replaces:
                 self._clear()
             listed = present_listed(metadata, directory)
@@ -565,27 +451,15 @@ class Session:
                 self._change_document(listed)
         return None
 
-    def publish_groups(
-        self, document: Document, others: Sequence[tuple[Place, Document]] = ()
-    ) -> None:
-        """Publish groups above a new array that are missing; they list others in them, too."""
-        with self._publishing():
-            self.directory.publish_groups(document, self.job.groups, others)
-
-    def make_groups(self) -> None:
-        """Publish groups above a new array that are missing, before the array has its name."""
-        with self._publishing():
-            self.directory.make_groups(self.job.groups)
-
-    def leave(self, result: WriteResult, documents: Documents | None = None) -> None:
-        """Leave a receipt in the array, and a report if one is wanted.
+    def write_receipt(self, result: WriteResult, documents: Documents | None = None) -> None:
+        """Write the receipt of the array, and a report if one is wanted.
 
         - `documents`: takes them.
         """
-        with self._publishing():
+        with self.publishing():
             receipt = make_receipt(self.directory, self.job, self.ledger, result)
             report = self._report(result.seconds) if self.job.options.keep_report else None
-            self.directory.leave(receipt, report, documents)
+            self.directory.write_receipt(receipt, report, documents)
 
     @property
     def writes_documents_together(self) -> bool:
@@ -595,27 +469,17 @@ class Session:
         is_first = job.options.publish != "first" and not job.target.recovers
         return is_new and is_first and (record.aside or not record.replaces)
 
-    def list_again(self, others: Sequence[Session]) -> None:
-        """Have groups list the arrays of some updates of the run as they are now."""
-        with self._publishing():
-            self.directory.list_again([session.job.target for session in others])
-
     @property
-    def siblings(self) -> object:
+    def group_key(self) -> object:
         """What the arrays of one run in the same groups have in common."""
         return self.directory.shared, self.job.target.above or id(self)
-
-    def close(self) -> None:
-        """Have tasks write no more to a new array that was built aside."""
-        with self._publishing():
-            self.directory.close()
 
     def give_name(self, others: Sequence[Place] | None) -> bool:
         """Let a new array that was built aside have its name, where none stood.
 
         It takes `others`, and returns, what `RunDirectory.hand_over` does.
         """
-        with self._publishing():
+        with self.publishing():
             return self.directory.give_name(others)
 
     def hand_over(self, others: Sequence[Place] | None) -> bool:
@@ -623,17 +487,18 @@ class Session:
 
         It takes `others`, and returns, what `RunDirectory.hand_over` does.
         """
-        with self._publishing():
+        with self.publishing():
             took = self.directory.hand_over(others)
         if not self.directory.is_handed_over:
             raise RunEndedError("another process has ended this run", path=str(self.directory.path))
         return took
 
-    def _publishing(self) -> contextlib.AbstractContextManager[object]:
+    def publishing(self) -> contextlib.AbstractContextManager[object]:
+        """Report errors of the system as errors of the target."""
         return as_store_error(self.job.target.label, "cannot publish")
 
     def ending(self) -> contextlib.AbstractContextManager[object]:
-        """Claim to hold while `publish` and `leave` change an array that others may change, too."""
+        """Claim to hold amid `publish` and `write_receipt`, if others may change the array, too."""
         is_change = self.job.is_update or has_manifest(self.job.plan.metadata.document)
         if self.job.makes_array or not is_change:
             return contextlib.nullcontext()
@@ -666,7 +531,7 @@ class Session:
             return
         plan = self.job.plan
         region = plan.array_region or plan.metadata.grid.whole
-        list_before(self.directory, plan.metadata, region)
+        self.directory.list_before(plan.metadata, region)
 
     def put_document(self) -> None:
         """Put the document before the shards, for a store that `commits_later`.
@@ -689,7 +554,9 @@ class Session:
             self.ledger = replay(self.directory, metadata).ledger  # of an earlier call
             self._clear()
         listed = partial(all_listed, metadata, metadata.grid.whole)
-        self.publish_groups(self.directory.publish(listed))
+        document = self.directory.publish(listed)
+        with self.publishing():
+            self.directory.publish_groups(document, self.job.groups)
 
     def _report(self, seconds: float) -> bytes:
         """Content of the file with the report of the run; the call has taken some seconds."""
@@ -725,7 +592,7 @@ class Session:
             self.directory.check_mark()
         elif self.part is None:  # nothing of a new array is changed in place
             recover_changes(self.directory.path, self.job.target.store, metadata)
-        found = replay(self.directory, metadata, files=files, among=self.told_in)
+        found = replay(self.directory, metadata, files=files, among=self.journal_directories)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
             found.untrusted |= done
@@ -751,11 +618,11 @@ class Session:
         # Where the run replaces an array, some objects may still be those of the old one.
         is_own = self.job.makes_array and not directory.record.replaces
         if is_own and is_resumed(directory.target, directory.run):
-            self._adopt(engine, found.ledger)
+            self._enter_unjournaled(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
 
-    def _adopt(self, engine: Engine, ledger: Ledger) -> None:
+    def _enter_unjournaled(self, engine: Engine, ledger: Ledger) -> None:
         """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
 
         They were put after the journals were put there last. All objects of the array are the
@@ -903,7 +770,7 @@ def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> li
             directory = session.directory
             own = [s.directory for s in sessions if s.directory.shared == directory.shared]
             with as_store_error(directory.target.label, "cannot end"):
-                if is_left(directory, but=[each.number for each in own]):
+                if others_are_complete(directory, but=[each.number for each in own]):
                     end_run(directory, own_journals(session.driver), own)
                     tell(RUNS, logging.INFO, f"ended: {directory.target.label}", run=directory.path)
     except (StoreError, RunEndedError) as error:
@@ -931,28 +798,30 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
             if document is None and session.directory.is_listed_with_others:
                 together.setdefault(session.directory.shared, []).append(session)
             elif document is None or is_aside:
-                session.leave(result, waiting)
+                session.write_receipt(result, waiting)
         if document is not None:
             (aside if is_aside else new).append((session, document))
     documents.write()
     for updates in together.values():
-        updates[0].list_again(updates)
+        with updates[0].publishing():
+            updates[0].directory.list_again([session.job.target for session in updates])
         for session in updates:
             with session.ending():
-                session.leave(of_session[session])
+                session.write_receipt(of_session[session])
     _publish_groups(new)
     for session, _ in new:
         waiting = documents if session.writes_documents_together else None
-        session.leave(of_session[session], waiting)
+        session.write_receipt(of_session[session], waiting)
     documents.write()
     # Those that replace none come first, and tasks write to them no more. Groups are there by then,
     # so that no reader lists a directory without a document.
     replaced = [each for each in aside if each[0].directory.record.replaces]
     named = [each for each in aside if not each[0].directory.record.replaces]
     for (session, _), *_ in _by_groups(named):
-        session.make_groups()
+        with session.publishing():
+            session.directory.make_groups(session.job.groups)
     for each in _by_groups(named):
-        _put_in_place(each, Session.give_name)
+        _give_names(each, Session.give_name)
         job = each[0][0].job
         if job.durability != "none":
             above = job.target.directory.path.parent
@@ -960,37 +829,42 @@ def _publish(sessions: Sequence[Session], results: Sequence[WriteResult]) -> Non
                 fsync_directory(above)
     if len(replaced) > 1:
         for session, _ in replaced:
-            session.close()
+            with session.publishing():
+                session.directory.close()  # tasks write to it no more
     for each in _by_groups(replaced):
-        _put_in_place(each, Session.hand_over)
+        _give_names(each, Session.hand_over)
     _publish_groups(aside)
 
 
-def _put_in_place(
+def _give_names(
     arrays: Sequence[tuple[Session, Document]],
-    put: Callable[[Session, Sequence[Place] | None], bool],
+    give: Callable[[Session, Sequence[Place] | None], bool],
 ) -> None:
-    """Let arrays that were built aside, and that the same groups list, have their names.
+    """Let arrays that the same groups list have their names.
 
-    - `put`: `Session.give_name`, or `Session.hand_over` where old arrays stand there.
+    The first that takes them out of the groups' metadata does so for all.
+
+    - `give`: `Session.give_name`, or `Session.hand_over` where old arrays stand there.
     """
-    places, took = [session.job.target.place for session, _ in arrays], False
+    places, are_withdrawn = [session.job.target.place for session, _ in arrays], False
     for session, _ in arrays:
-        took = put(session, None if took else places) or took
+        are_withdrawn = give(session, None if are_withdrawn else places) or are_withdrawn
 
 
 def _by_groups(arrays: Sequence[tuple[Session, Document]]) -> list[list[tuple[Session, Document]]]:
     """Arrays and their documents, by the groups above that list them."""
-    siblings: dict[object, list[tuple[Session, Document]]] = {}
+    by_groups: dict[object, list[tuple[Session, Document]]] = {}
     for session, document in arrays:
-        siblings.setdefault(session.siblings, []).append((session, document))
-    return list(siblings.values())
+        by_groups.setdefault(session.group_key, []).append((session, document))
+    return list(by_groups.values())
 
 
 def _publish_groups(arrays: Sequence[tuple[Session, Document]]) -> None:
     """Publish new groups above some arrays, and have all groups above list these."""
     for (session, document), *others in _by_groups(arrays):
-        session.publish_groups(document, [(one.job.target.place, made) for one, made in others])
+        beside = [(one.job.target.place, made) for one, made in others]
+        with session.publishing():
+            session.directory.publish_groups(document, session.job.groups, beside)
 
 
 def _check_ended(directory: RunDirectory, error: StoreError | RunEndedError) -> None:

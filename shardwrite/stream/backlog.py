@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from shardwrite._dataclass import dataclass
 from shardwrite.grid import Shape
 from shardwrite.host.stopping import busy
-from shardwrite.stream.window import Buffers, Encoded, Layer, Window
+from shardwrite.stream.layers import Buffers, Layer
+from shardwrite.stream.stretch import Encoded, Stretch
 
 # ---- Threads, and the memory that they hold
 
@@ -208,7 +209,7 @@ class Backlog:
         with self._jobs.changed:
             return [shard for shard in self._held.shards.values() if shard.pending]
 
-    def commit(self, window: Window, shard: OpenShard) -> None:
+    def commit(self, stretch: Stretch, shard: OpenShard) -> None:
         """Commit all pending layers of a shard."""
         with shard.lock:
             with self._jobs.changed:
@@ -217,7 +218,7 @@ class Backlog:
                 nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
                 self._held.nbytes -= nbytes
             if pending:
-                window.commit(shard.index, [pending[depth] for depth in sorted(pending)])
+                stretch.commit(shard.index, [pending[depth] for depth in sorted(pending)])
         for encoded in pending.values():
             if encoded.memory is not None:
                 self._buffers.give(encoded.memory)

@@ -55,7 +55,8 @@ from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update
 from shardwrite.runs.source_array import check_meaning, known_of_xarray
 from shardwrite.stores.base import Capability, Store
 from shardwrite.stream.backlog import Backlog, Jobs, OpenShard
-from shardwrite.stream.window import Block, Buffers, Encoded, Layer, Layers, Window
+from shardwrite.stream.layers import Block, Buffers, Layer, Layers
+from shardwrite.stream.stretch import Encoded, Stretch
 
 # ---- The report
 
@@ -321,7 +322,7 @@ class ShardWriter:
         self._shape = list(grid.shape)
         self._layers = Layers(grid, self._axis)
         self._buffers = Buffers(self._limit // 4)
-        self._window: Window | None = None
+        self._stretch: Stretch | None = None
         per_shard = grid.chunks_per_shard[self._axis]
         self._backlog = Backlog(self._jobs, self._buffers, per_shard, self._limit // 4)
         self._caller = threading.RLock()
@@ -437,9 +438,9 @@ class ShardWriter:
         """
         with self._caller:
             self._check()
-            if self._window is not None:
+            if self._stretch is not None:
                 self._commit_all()
-                self._window.publish(self._shape)
+                self._stretch.publish(self._shape)
             self._accepted.n_blocks = 0
 
     def close(self) -> None:
@@ -456,11 +457,11 @@ class ShardWriter:
             self._is_closed, self._accepted.n_blocks = True, 0
             try:
                 self._jobs.idle()
-                self._end_window()
+                self._end_stretch()
             finally:
                 self._jobs.shutdown()
-                if self._window is not None:
-                    self._window.lease.close()
+                if self._stretch is not None:
+                    self._stretch.lease.close()
 
     def report(self) -> StreamReport:
         """Return the amounts and times of the stream so far."""
@@ -500,7 +501,7 @@ class ShardWriter:
         self._kept.check(box)
         nbytes = max(1, box.size * self._metadata.itemsize)
         self._make_room(nbytes)
-        window = self._window_around(box)
+        stretch = self._stretch_around(box)
         block = Block(box, array)
         can_be_direct = self._metadata.pipeline.is_identity
         if not can_be_direct:
@@ -516,7 +517,7 @@ class ShardWriter:
             if can_be_direct and len(direct) < block.n_layers:
                 self._keep(block)
             for layer in whole:
-                self._encode(window, layer, is_whole=True, now=layer in direct)
+                self._encode(stretch, layer, is_whole=True, now=layer in direct)
 
     @contextlib.contextmanager
     def _unbroken(self) -> Iterator[None]:
@@ -559,12 +560,12 @@ class ShardWriter:
                 self._commit_all(early=True)
         self._waited += time.perf_counter() - start
 
-    def _window_around(self, box: Box) -> Window:
+    def _stretch_around(self, box: Box) -> Stretch:
         """Return the stretch around a box; the current one ends if the box is not inside it."""
-        if self._window is not None and self._window.box.contains(box):
-            return self._window
-        self._end_window()
-        window = Window.begin(
+        if self._stretch is not None and self._stretch.box.contains(box):
+            return self._stretch
+        self._end_stretch()
+        stretch = Stretch.begin(
             self._target,
             self._metadata,
             self._axis,
@@ -579,11 +580,11 @@ class ShardWriter:
             try:
                 self._check_shape()
             except BaseException:
-                window.cancel()
+                stretch.cancel()
                 raise
-        self._window = window
-        window.list_before()
-        return window
+        self._stretch = stretch
+        stretch.list_before()
+        return stretch
 
     def _check_shape(self) -> None:
         """Refuse to write if the shape of the array has changed since this writer was opened."""
@@ -595,11 +596,11 @@ class ShardWriter:
             )
             raise JournalError(message, path=self._target.label)
 
-    def _end_window(self) -> None:
-        if self._window is not None:
+    def _end_stretch(self) -> None:
+        if self._stretch is not None:
             self._commit_all(closing=True)
-            self._window.end(self._shape, self.report().to_dict())
-            self._window = None
+            self._stretch.end(self._shape, self.report().to_dict())
+            self._stretch = None
 
     def _commit_all(self, *, early: bool = False, closing: bool = False) -> None:
         """Encode and commit everything that is held.
@@ -608,21 +609,21 @@ class ShardWriter:
         except with `early` (memory is needed) or `closing` (the stretch ends). With `early`, only
         the encoded layers are committed if there are any.
         """
-        window = self._window
-        if window is None:
+        stretch = self._stretch
+        if stretch is None:
             return
         start = time.perf_counter()
         self._jobs.idle()
         if early and self._backlog.pending():
-            self._commit_pending(window)  # this may free enough memory
+            self._commit_pending(stretch)  # this may free enough memory
             return
         # Layers that are closed are known to this thread only.
         with self._unbroken() if early or closing else contextlib.nullcontext():
-            self._commit_layers(window, early=early, closing=closing)
+            self._commit_layers(stretch, early=early, closing=closing)
         if not early:
             self._waited += time.perf_counter() - start
 
-    def _commit_layers(self, window: Window, *, early: bool, closing: bool) -> None:
+    def _commit_layers(self, stretch: Stretch, *, early: bool, closing: bool) -> None:
         """Encode and commit the layers that are not whole, and all that is encoded."""
         layers = self._layers.close() if early or closing else self._layers.fresh
         pending = {
@@ -631,22 +632,22 @@ class ShardWriter:
         if any((layer.shard, layer.depth) in pending for layer in layers):
             # An older version of a layer must be in the stored shard before the layer is encoded
             # again, because that reads missing elements from there.
-            self._commit_pending(window)
+            self._commit_pending(stretch)
         for layer in layers:
             if layer.is_fresh:
-                self._encode(window, layer, is_whole=False)
+                self._encode(stretch, layer, is_whole=False)
         self._jobs.idle()
-        self._commit_pending(window)
+        self._commit_pending(stretch)
         if early or closing:
             self._n_early += len(layers) if early else 0
             self._release([block for layer in layers for block in layer.blocks])
 
-    def _commit_pending(self, window: Window) -> None:
+    def _commit_pending(self, stretch: Stretch) -> None:
         for shard in self._backlog.pending():
-            self._jobs.submit(self._backlog.commit, window, shard)
+            self._jobs.submit(self._backlog.commit, stretch, shard)
         self._jobs.idle()
 
-    def _encode(self, window: Window, layer: Layer, *, is_whole: bool, now: bool = False) -> None:
+    def _encode(self, stretch: Stretch, layer: Layer, *, is_whole: bool, now: bool = False) -> None:
         """Encode a layer in a job, or in this thread with `now`.
 
         `now` is for layers whose encoding takes no longer than the copy of the block that a job
@@ -657,11 +658,11 @@ class ShardWriter:
             self._n_encoded += 1
             number, shard = self._n_encoded, self._backlog.begin(layer)
             if now:
-                self._enter(shard, layer, window.encode(layer, number, is_whole=True))
+                self._enter(shard, layer, stretch.encode(layer, number, is_whole=True))
                 if self._backlog.due(shard) is not None:
-                    self._jobs.submit(self._commit_due, window, shard)
+                    self._jobs.submit(self._commit_due, stretch, shard)
             else:
-                self._jobs.submit(self._encode_layer, window, shard, layer, number, is_whole)
+                self._jobs.submit(self._encode_layer, stretch, shard, layer, number, is_whole)
 
     def _release(self, blocks: Sequence[Block]) -> None:
         """Release each block for one layer; a block that no layer needs frees its memory."""
@@ -676,22 +677,22 @@ class ShardWriter:
     # ---- run by the threads of the pool
 
     def _encode_layer(
-        self, window: Window, shard: OpenShard, layer: Layer, number: int, is_whole: bool
+        self, stretch: Stretch, shard: OpenShard, layer: Layer, number: int, is_whole: bool
     ) -> None:
         if is_whole:
-            encoded = window.encode(layer, number, is_whole=True)
+            encoded = stretch.encode(layer, number, is_whole=True)
         else:
             with shard.lock:
-                encoded = window.encode(layer, number, is_whole=False)
+                encoded = stretch.encode(layer, number, is_whole=False)
         self._enter(shard, layer, encoded)
-        self._commit_due(window, shard)
+        self._commit_due(stretch, shard)
 
     def _enter(self, shard: OpenShard, layer: Layer, encoded: Encoded) -> None:
         self._backlog.enter(shard, layer.depth, encoded)
         if encoded.is_whole:
             self._release(layer.blocks)
 
-    def _commit_due(self, window: Window, shard: OpenShard) -> None:
+    def _commit_due(self, stretch: Stretch, shard: OpenShard) -> None:
         due = self._backlog.due(shard)
         if due is not None:
-            self._backlog.commit(window, due)
+            self._backlog.commit(stretch, due)

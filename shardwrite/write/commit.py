@@ -276,7 +276,7 @@ def commit_shards(
         entry=progress.entry(done),
         raw_nbytes=_raw_nbytes(spec, group, done),
         process=f"{socket.gethostname()}:{os.getpid()}",
-        n_left=len(shards) - len(done.keys() | progress.bad),
+        n_stopped=len(shards) - len(done.keys() | progress.bad),
         author=this_process() if spec.is_far else None,
         changes=tuple(progress.changes),
         n_reread=take_n_reread(spec.read_from) + take_n_reread(spec.store.token),

@@ -210,7 +210,7 @@ class GroupReport:
     raw_nbytes: int  # decoded bytes of these shards, inside the array and the region
     process: str  # host and number of the process, as ``host:pid``
     # Number of shards that the task did not begin, because its process was asked to stop
-    n_left: int = 0
+    n_stopped: int = 0
     # Paths of part files that are no longer needed once this report has arrived
     part_files: tuple[str, ...] = ()
     # Process that ran the task, if it could not enter the shards into the journal. The driver does

@@ -13,7 +13,7 @@ import zarr
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, abandon, verify, write_region
 from shardwrite.errors import StoreError
-from shardwrite.journal.takeover import Rights, clear_beyond
+from shardwrite.journal.edges import Rights, clear_beyond
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores.posix import PosixStore
 
@@ -33,7 +33,7 @@ def stream(path, strategy):
     writer = ShardWriter(path, axis=1, strategy=strategy)
     writer.append(NEW.compute())
     writer._commit_all()
-    writer._window.lease.close()
+    writer._stretch.lease.close()
     writer._jobs.shutdown()
 
 

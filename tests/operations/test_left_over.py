@@ -52,7 +52,7 @@ def stream(path, ndim):
     writer.append(np.full((5, *(12,) * (ndim - 1)), 3, "i4"))
     writer.flush()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("shardwrite.stream.window.Window.end", stop)
+        patched.setattr("shardwrite.stream.stretch.Stretch.end", stop)
         writer.close()
 
 

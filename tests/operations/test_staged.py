@@ -398,7 +398,7 @@ def test_two_workers(strategy, path):
     assert nothing_beside(path)
 
 
-@pytest.mark.parametrize("other", ["update", "compact", "erase", "append"])
+@pytest.mark.parametrize("other", ["update", "compact", "erase"])
 def test_no_other_call_gives_up_the_values_that_an_update_has_kept(path, other):
     """Without them, the same call would read what it has changed."""
     interrupt(path, 2)
@@ -407,10 +407,8 @@ def test_no_other_call_gives_up_the_values_that_an_update_has_kept(path, other):
         "update": lambda: shardwrite.write_region(x, path, ..., restart=True),
         "compact": lambda: shardwrite.compact(path, restart=True),
         "erase": lambda: shardwrite.erase(path, slice(0, 12), restart=True),
-        "append": lambda: shardwrite.write_region(x, path, "append", restart=True),
     }
-    with pytest.raises(JournalError, match="has not ended.*finish it, or give it up") as refused:
+    with pytest.raises(JournalError, match=r"without restart to finish it, or give it up"):
         calls[other]()
-    assert "restart=True" not in str(refused.value)
     plus_one(path)
     np.testing.assert_array_equal(zarr.open_array(path)[:48], VALUES + 1)

@@ -11,9 +11,9 @@ import zarr
 
 import shardwrite
 from shardwrite import IncompleteError, ShardwriteError, ShardWriter, SpecError
-from shardwrite.stream import backlog, window, writer
+from shardwrite.stream import backlog, layers, stretch, writer
 
-FILES = {backlog.__file__, window.__file__, writer.__file__}
+FILES = {backlog.__file__, layers.__file__, stretch.__file__, writer.__file__}
 
 
 class At:

@@ -23,7 +23,7 @@ from tiers import some
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, ShardWriter, SpecError, StoreError
 from shardwrite.grid import Box
-from shardwrite.stream.window import Block, Buffers, Layers
+from shardwrite.stream.layers import Block, Buffers, Layers
 
 STRATEGIES = [
     AppendOnly(),
@@ -332,7 +332,7 @@ def test_a_fault_is_raised_to_the_next_caller_and_what_was_flushed_stays(tmp_pat
 
 
 def test_a_shard_that_a_failed_task_left_beyond_the_array_is_removed(tmp_path, monkeypatch):
-    """Only shards of tasks are looked for; the window of a stream holds thousands."""
+    """Only shards of tasks are looked for; the stretch of a stream holds thousands."""
     path, whole = made(tmp_path), values((9, 16, 24))
     left, looked_for = [], []
 
@@ -479,8 +479,8 @@ def test_create(tmp_path):
 
 
 def test_what_another_process_appends_between_two_stretches_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwrite.stream.window._SHARDS", 1)  # a stretch is one layer of shards
-    path, end, left = made(tmp_path), ShardWriter._end_window, [2]
+    monkeypatch.setattr("shardwrite.stream.stretch._SHARDS", 1)  # a stretch is one layer of shards
+    path, end, left = made(tmp_path), ShardWriter._end_stretch, [2]
 
     def then_another(writer):
         end(writer)
@@ -489,7 +489,7 @@ def test_what_another_process_appends_between_two_stretches_is_kept(tmp_path, mo
             x = da.full((8, 16, 24), 7, dtype="u4", chunks=8)
             shardwrite.write_region(x, path, "append", durability="none")
 
-    monkeypatch.setattr(ShardWriter, "_end_window", then_another)
+    monkeypatch.setattr(ShardWriter, "_end_stretch", then_another)
     slices = values((8, 16, 24))
     writer = ShardWriter(path, durability="none")
     writer.append(slices)

@@ -4,19 +4,13 @@ A stretch is a range of whole shards along the stream's axis. Writing it is an u
 its own beside the array. The shape of the array changes at a flush, and its receipt when the
 stretch ends, both under the lock of the array. A stream cannot be resumed. After a crash, the next
 writer or ``abandon`` gives the run up.
-
-A layer is the part of one shard that is one inner chunk thick along the stream's axis. When blocks
-cover all of it, its inner chunks can be encoded and need not be changed again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +21,13 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
-from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
-from shardwrite.journal.documents import DocumentChange, enlarged
+from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.journal.documents import DocumentChange, all_listed, enlarged, present_listed
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.lines import own_journals, taking_part
 from shardwrite.journal.neighbours import begin_passing
 from shardwrite.journal.rundir import RunDirectory, holding
-from shardwrite.journal.takeover import (
-    all_listed,
-    cancel_begin,
-    end_run,
-    list_before,
-    present_listed,
-)
+from shardwrite.journal.takeover import cancel_begin, end_run
 from shardwrite.place.base import shape_of
 from shardwrite.place.target import Target
 from shardwrite.plan.identity import Identity, ShardWindow
@@ -47,157 +35,12 @@ from shardwrite.read.stored_shard import Backdrop, open_shard
 from shardwrite.runs.result import updated_receipt
 from shardwrite.stores.base import Transaction
 from shardwrite.stores.looking import as_store_error
+from shardwrite.stream.layers import Buffers, Layer
 from shardwrite.write.assemble import EncodedUnit, assemble, revise
 from shardwrite.write.commit import commit_shard, in_turns
 from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.spool import Payloads
 from shardwrite.write.tasks import opened
-
-# ---- Buffers, used again because the first access to new memory takes long
-
-
-class Buffers:
-    """Pool of spare buffers, by size.
-
-    - `limit_nbytes`: maximum number of bytes to keep.
-    """
-
-    def __init__(self, limit_nbytes: int) -> None:
-        self._limit = limit_nbytes
-        self._nbytes = 0
-        self._spare: dict[int, list[npt.NDArray[np.uint8]]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return a buffer of exactly `nbytes` bytes with arbitrary content."""
-        with self._lock:
-            spare = self._spare.get(nbytes)
-            if spare:
-                self._nbytes -= nbytes
-                return spare.pop()
-        return np.empty(nbytes, dtype=np.uint8)
-
-    def give(self, buffer: npt.NDArray[np.uint8]) -> None:
-        """Return a buffer to the pool; the caller must not use it any more."""
-        with self._lock:
-            if self._nbytes + buffer.nbytes <= self._limit:
-                self._nbytes += buffer.nbytes
-                self._spare.setdefault(buffer.nbytes, []).append(buffer)
-
-
-# ---- Layers: accepted blocks that are not yet encoded
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """A box of elements that was given to the stream."""
-
-    box: Box  # place of the elements, in coordinates of the array
-    array: npt.NDArray[Any]  # the elements, with the shape of the box
-    memory: npt.NDArray[np.uint8] | None = None  # buffer that contains `array`, if it can be reused
-    n_layers: int = 0  # number of layers that still need the block
-
-
-@dataclass(slots=True, eq=False)
-class Layer:
-    """Part of one shard that is one inner chunk thick along the stream's axis."""
-
-    shard: Shape  # position of the shard in the array
-    depth: int  # position along the stream's axis in the array's grid of inner chunks
-    # Box of the layer, in coordinates of the array. Along the other axes it is clipped to the
-    # array.
-    box: Box
-    # Blocks in the layer, in the order in which they were given
-    blocks: list[Block] = field(default_factory=list)
-    is_fresh: bool = False  # whether a block was added since the layer was encoded last
-    _parts: list[Box] = field(default_factory=list)
-    _n_covered: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether blocks cover every element of the layer."""
-        return self._n_covered == self.box.size
-
-    def add(self, block: Block) -> list[Block]:
-        """Add a block, and return the blocks that it replaces completely in this layer."""
-        common = block.box.intersect(self.box)
-        needless: list[Block] = []
-        if common == self.box:
-            needless, self.blocks, self._parts, self._n_covered = self.blocks, [], [], 0
-        new = [common]
-        for part in self._parts:
-            new = [piece for box in new for piece in box.minus(part)]
-        self._parts += new
-        self._n_covered += sum(box.size for box in new)
-        self.blocks.append(block)
-        block.n_layers += 1
-        self.is_fresh = True
-        return needless
-
-    def touched(self, chunks: Shape) -> Box:
-        """Smallest box of whole inner chunks in the layer that contains all of its blocks.
-
-        `chunks` is the shape of an inner chunk.
-        """
-        boxes = [block.box.intersect(self.box) for block in self.blocks]
-        start = tuple(
-            min(values) // c * c
-            for *values, c in zip(*(box.start for box in boxes), chunks, strict=True)
-        )
-        stop = tuple(max(values) for values in zip(*(box.stop for box in boxes), strict=True))
-        stop = tuple(
-            min(ceil_div(b, c) * c, end)
-            for b, c, end in zip(stop, chunks, self.box.stop, strict=True)
-        )
-        return Box(start, stop)
-
-
-class Layers:
-    """Open layers of a stream, which blocks do not cover yet.
-
-    - `grid`: grid of the array; its extent along `axis` does not matter.
-    """
-
-    def __init__(self, grid: ShardGrid, axis: int) -> None:
-        self._grid, self._axis = grid, axis
-        self._open: dict[tuple[Shape, int], Layer] = {}
-
-    def add(self, block: Block) -> tuple[list[Layer], list[Block]]:
-        """Sort a block into its layers."""
-        depth = self._grid.chunks[self._axis]
-        whole, needless = [], []
-        for shard in self._grid.shards_in(block.box):
-            part = self._grid.shard_box(shard).intersect(block.box)
-            for k in range(part.start[self._axis] // depth, ceil_div(part.stop[self._axis], depth)):
-                layer = self._open.get((shard, k)) or self._layer(shard, k)
-                needless += layer.add(block)
-                if layer.is_whole:
-                    self._open.pop((shard, k), None)
-                    whole.append(layer)
-                else:
-                    self._open[shard, k] = layer
-        return whole, needless
-
-    def _layer(self, shard: Shape, k: int) -> Layer:
-        box, axis, depth = self._grid.shard_box(shard), self._axis, self._grid.chunks[self._axis]
-        stop = [min(b, n) for b, n in zip(box.stop, self._grid.shape, strict=True)]
-        start = list(box.start)
-        start[axis], stop[axis] = k * depth, (k + 1) * depth
-        return Layer(shard, k, Box(tuple(start), tuple(stop)))
-
-    @property
-    def fresh(self) -> list[Layer]:
-        """Open layers to which a block was added since they were encoded last."""
-        return [layer for layer in self._open.values() if layer.is_fresh]
-
-    def close(self) -> list[Layer]:
-        """Close all open layers, and return them."""
-        layers, self._open = list(self._open.values()), {}
-        return layers
-
-
-# ---- The stretch
-
 
 _SHARDS = 4096
 """Approximate number of shards in a stretch."""
@@ -217,7 +60,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Stretch:
     """A stretch of the array, with its run and lease."""
 
     axis: int  # axis of the stream
@@ -242,7 +85,7 @@ class Window:
         buffers: Buffers,
         *,
         write_empty: bool,
-    ) -> Window:
+    ) -> Stretch:
         """Begin the run of a stretch around a box, and take its lease.
 
         - `around`: box that the stretch must contain, in coordinates of the array.
@@ -283,14 +126,14 @@ class Window:
             [block.box.shift(self.box.start).start for block in layer.blocks],
             [block.array for block in layer.blocks],
         )
-        nothing = Box(box.start, box.start)
+        empty_box = Box(box.start, box.start)
         with contextlib.ExitStack() as stack:
             background = None
             if not is_whole:
                 old = open_shard(metadata, self.spec.store, local)
                 if old is not None:
-                    background = Backdrop(metadata, local, stack.enter_context(old), nothing)
-            n_chunks = int(np.prod(grid.chunk_counts_in(box)))
+                    background = Backdrop(metadata, local, stack.enter_context(old), empty_box)
+            n_chunks = math.prod(grid.chunk_counts_in(box))
             sizes = np.full(n_chunks, -1, dtype=np.int64)
             payload = _Payload(self.buffers, n_chunks * (metadata.pipeline.encoded_nbytes or 0))
             for batch in encode_unit(
@@ -298,7 +141,7 @@ class Window:
                 box,
                 pieces,
                 self.spec.encoding("C"),
-                covered=None if is_whole else nothing,
+                covered=None if is_whole else empty_box,
                 background=background,
             ):
                 sizes[batch.ranks] = batch.nbytes
@@ -306,28 +149,27 @@ class Window:
             ranks = ranks_in_shard(grid, local, box)
             return Encoded(number, is_whole, ranks, sizes, payload.result(), payload.memory)
 
-    def commit(self, shard: Shape, layers: Sequence[Encoded]) -> None:
+    def commit(self, shard: Shape, encoded_layers: Sequence[Encoded]) -> None:
         """Commit encoded layers of a shard.
 
         If these are all layers of the shard, and whole, a new shard is written. Otherwise the
         stored shard is revised.
 
-        - `layers`: the layers, in ascending order along the axis.
+        - `encoded_layers`: in ascending order along the axis.
         - Raises IncompleteError if this process was asked to stop.
         """
         grid, local = self.spec.metadata.grid, self._local(shard)
         units = []
-        for block, encoded in enumerate(layers):
-            present = np.maximum(encoded.sizes, 0)
-            units.append(
-                EncodedUnit(encoded.ranks, encoded.sizes, np.cumsum(present) - present, block)
-            )
-        is_full = len(layers) == grid.chunks_per_shard[self.axis] and all(
-            encoded.is_whole for encoded in layers
+        for number, layer in enumerate(encoded_layers):
+            present = np.maximum(layer.sizes, 0)
+            starts = np.cumsum(present) - present
+            units.append(EncodedUnit(layer.ranks, layer.sizes, starts, number))
+        is_full = len(encoded_layers) == grid.chunks_per_shard[self.axis] and all(
+            layer.is_whole for layer in encoded_layers
         )
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            with Payloads([encoded.payload for encoded in layers]) as payloads:
+            with Payloads([layer.payload for layer in encoded_layers]) as payloads:
                 if is_full:
                     return assemble(self.spec, transaction, index, units, payloads)
                 with opened(self.spec, index) as there:
@@ -345,7 +187,7 @@ class Window:
     def list_before(self) -> None:
         """List the inner chunks of the stretch in the array's manifest, if it keeps one."""
         with as_store_error(self.directory.target.label, "cannot begin"):
-            list_before(self.directory, self.spec.metadata, self.box)
+            self.directory.list_before(self.spec.metadata, self.box)
 
     def _grown(self, shape: Sequence[int], document: Document) -> Document:
         """Document of the array with a larger shape; a manifest lists all chunks that are new."""
@@ -376,7 +218,7 @@ class Window:
                 receipt = updated_receipt(
                     self.directory, self.spec.metadata, self.ledger, result, self.spec.durability
                 )
-                self.directory.leave(receipt)
+                self.directory.write_receipt(receipt)
             end_run(self.directory, own_journals(self.spec.driver))
             self.lease.close()
 
