@@ -208,7 +208,9 @@ def unfinished(
     else:
         outcome = ""
         if is_replaced:
-            outcome = ". Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            outcome = (
+                ". Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            )
         elif run.record.identity.staged is None:
             outcome = ". An update with restart=True (--restart) gives it up, too"
         told = (
