@@ -46,7 +46,13 @@ from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import holding
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, document_of, resolve_place, resolve_target
+from shardwrite.place.target import (
+    Target,
+    document_of,
+    refuse_hierarchy,
+    resolve_place,
+    resolve_target,
+)
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
 from shardwrite.read.stored_array import stored_at
@@ -159,6 +165,7 @@ def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> C
       removed.
     """
     path, new = consumed_path(place, call), resolve_place(call.dst, None)
+    refuse_hierarchy(new, "dst")
     if resolve_target(call.dst, None, call.run_dir).durability(call.run.durability) == "none":
         raise refused(
             "what is made of it would not be durable", 'give durability="full" or "batch"'

@@ -49,6 +49,7 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import (
     Target,
     document_if_there,
+    refuse_hierarchy,
     refuse_kept,
     refuse_names,
     resolve_place,
@@ -475,7 +476,7 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     for _, source in tree.arrays:
         _check_source(source)
     place = resolve_place(dst, None, asks=False)
-    refuse_hierarchy(place)
+    refuse_hierarchy(place, "dst")
     check_apart(tree.place, place)
     refuse_runs(tree, is_kept=True)
     chosen = _run_state_beside(tree.place.store.local_root, place, run_dir)
@@ -504,17 +505,6 @@ def _check_source(source: StoredArray) -> None:
         raise _not_as_it_is(source.label, "an array inside of a file")
     if isinstance(source.place, TransformerPlace):
         raise _not_as_it_is(source.label, "an array of the storage transformer of 2022")
-
-
-def refuse_hierarchy(place: Place) -> None:
-    """Refuse to copy to a place in a hierarchy of 2022."""
-    if isinstance(place, TransformerPlace):
-        raise SpecError(
-            "is in a hierarchy of 2022",
-            field="dst",
-            value=place.label,
-            remedy="give another place",
-        )
 
 
 def _not_as_it_is(label: str, what: str) -> SpecError:
