@@ -34,6 +34,7 @@ from shardwrite.convert.run import (
     ConversionOptions,
     convert_array,
 )
+from shardwrite.convert.swap import consumption_at
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError
 from shardwrite.format.frame import Signature, framing_of, signatures_in
@@ -50,6 +51,7 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
+    conversion_beside,
     document_of,
     refuse_hierarchy,
     refuse_names,
@@ -66,9 +68,11 @@ from shardwrite.runs.execute import OnReport, Run, execute, reporting
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
+from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error
+from shardwrite.volumes.source import open_tree
 from shardwrite.write.context import GroupReport
 
 _SCOPE = "conversion"
@@ -770,7 +774,43 @@ def _is_same_directory(one: Path, other: Path) -> bool:
             return False
 
 
-# ---- Hierarchies with open runs, which are neither converted nor copied
+# ---- Hierarchies that are consumed or have open runs, which are neither converted nor copied
+
+
+def refuse_consumed(place: Place) -> None:
+    """Refuse what lies at a place if it is being consumed, or a tree is in which it lies."""
+    path = place.tree_path
+    for tree in () if path is None else (path, *path.parents):
+        record = consumption_at(tree) if tree.name else None
+        if record is not None:
+            raise _consumed(tree, record.into)
+
+
+def _consumed(path: Path, into: str) -> JournalError:
+    return JournalError(
+        f"{path} is being consumed into {into}, so that parts of it are gone or will be. Make that "
+        "call again, with consume=True (--consume), to finish it, or give it up with abandon "
+        "(shardwrite abandon), as long as nothing of it was removed",
+        path=str(conversion_beside(path)),
+    )
+
+
+def open_whole(
+    src: Any,
+    want: Callable[[str], bool],
+    opened: Callable[[Any, Callable[[str], bool]], Hierarchy] = open_tree,
+) -> Hierarchy:
+    """Open what is converted or copied, unless something of it that is wanted is being consumed."""
+    place = place_of(src)
+    refuse_consumed(place)
+    tree = opened(src, want)
+    for name in tree.conversions if isinstance(place, Directory) else ():
+        path = place.path / name
+        record = consumption_at(path)
+        if record is not None and any(want(f"{name}/{node}".strip("/")) for node in record.layout):
+            raise _consumed(path, record.into)
+    return tree
+
 
 
 _END_IT = (

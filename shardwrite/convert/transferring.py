@@ -27,6 +27,7 @@ from shardwrite.convert.arrays import (
     as_published,
     check_apart,
     check_group,
+    open_whole,
     put_document,
     refuse_runs,
 )
@@ -471,7 +472,7 @@ class Transferring:
 
 def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     """Open the source of a transfer, and refuse what cannot be copied as it is."""
-    tree = open_hierarchy(place_of(src), lambda _: True)
+    tree = open_whole(src, lambda _: True, lambda src, want: open_hierarchy(place_of(src), want))
     refuse_names(list(tree.documents), tree.place.label, as_text=True, as_it_is=True)
     for _, source in tree.arrays:
         _check_source(source)
