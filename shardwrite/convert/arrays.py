@@ -46,12 +46,13 @@ from shardwrite.journal.neighbours import look_beside
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.journal.rundir import refuse_unfinished
 from shardwrite.options import options_from
-from shardwrite.place.base import Place, opened_once
+from shardwrite.place.base import Place, names_above, opened_once
 from shardwrite.place.directory import Directory
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
     conversion_beside,
+    document_if_there,
     document_of,
     refuse_hierarchy,
     refuse_names,
@@ -165,7 +166,7 @@ def make_groups(groups: Sequence[tuple[Group, Place]], durability: str | None) -
 
         def with_attributes(there: Document, group: Group = group) -> Document:
             listed = {_LIST: there[_LIST]} if _LIST in there else {}
-            return there if _plain(there) == group.document else {**group.document, **listed}
+            return there if without_list(there) == group.document else {**group.document, **listed}
 
         change_document(place, with_attributes, level_of(place, durability), _SCOPE)
 
@@ -183,7 +184,7 @@ def as_published(
     }
 
 
-def _plain(document: Document) -> Document:
+def without_list(document: Document) -> Document:
     """Document of a group without its consolidated metadata."""
     return {name: value for name, value in document.items() if name != _LIST}
 
@@ -657,7 +658,7 @@ class TreeConversion:
         ]
         for group, place in groups:
             check_group(
-                place, call.run.mode, lambda there: _plain(document_of(there)), group.document
+                place, call.run.mode, lambda there: without_list(document_of(there)), group.document
             )
         return groups
 
@@ -675,24 +676,48 @@ class TreeConversion:
             place = resolve_place(dst, group.name or None)
             place.store.discard_scope(DOCUMENT, _SCOPE)
             if group.is_consolidated:
-                change = partial(_listing, place, group, documents)
-                change_document(place, change, level_of(place, durability), _SCOPE)
+                list_nodes(place, group, documents, durability)
 
 
-def _listing(
+def list_nodes(
+    place: Place, group: Group, documents: Mapping[str, Document], durability: str | None
+) -> None:
+    """Let the document of a new group list the new nodes in it; see `with_list`."""
+    change = partial(with_list, place, group, documents)
+    change_document(place, change, level_of(place, durability), _SCOPE)
+
+
+def members_in(document: Document) -> dict[str, Document]:
+    """What the consolidated metadata of a group list, by path."""
+    found: dict[str, Document] = (document.get(_LIST) or {}).get("metadata", {})
+    return found
+
+
+def with_list(
     place: Place, group: Group, documents: Mapping[str, Document], there: Document
 ) -> Document:
-    """Document of a new group that lists the new nodes in it, beside others that stand there."""
+    """Document of a new group that lists the new nodes in it, beside others that stand there.
+
+    Groups between are listed, too. What lies in one without a document is not, as zarr-python then
+    opens nothing by the list.
+    """
     above = f"{group.name}/" if group.name else ""
     members = {
         name.removeprefix(above): document
         for name, document in sorted(documents.items())
         if name and name != group.name and name.startswith(above)
     }
-    others = (there.get(_LIST) or {}).get("metadata", {})
+    between = {above for name in members for above in names_above(name)[1:]} - members.keys()
+    found = {name: document_if_there(place.member(name)) for name in between}
+    members |= {name: without_list(document) for name, document in found.items() if document}
+    members = {
+        name: document
+        for name, document in members.items()
+        if members.keys() >= {*names_above(name)[1:]}
+    }
     stay = {
         name: document
-        for name, document in others.items()
+        for name, document in members_in(there).items()
         if name not in members and place.member(name).has(DOCUMENT)
     }
     return consolidated(group.document, dict(sorted({**stay, **members}.items())))
