@@ -186,9 +186,9 @@ def compact(
 @name_option
 @dry_run_option
 def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
-    """Give up interrupted updates of ARRAY.
+    """Give up interrupted updates of ARRAY, or its replacement.
 
-    Of a group, those of all its arrays are given up. Each shard stays as it is, in its old or in
+    Of a group, those of all its arrays are given up. Each shard of an update stays as it is, in its old or in
     its new state. To finish an update instead, run its command again. This also gives up a
     conversion in place, of an array or a group, and a scale of a Neuroglancer volume that is not
     finished.

@@ -19,7 +19,7 @@ from shardwrite.format.node import (
     is_consolidated,
     kind_of_document,
 )
-from shardwrite.place.base import Place
+from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.directory import Directory
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
@@ -299,6 +299,19 @@ def documents_below(place: Place) -> dict[str, Document]:
             is_group = kind == "group"
             documents[name] = _group(name, document).document if is_group else dict(document)
     return documents
+
+
+def arrays_below(place: Place) -> list[str]:
+    """Paths of the arrays below a group, and of those that a run makes which has not ended."""
+    names = {
+        name
+        for name, kind in _nodes(place)
+        if kind == "unfinished" or (name and kind == "array" and place.member(name).has(DOCUMENT))
+    }
+    if not isinstance(place, Directory) and place.store.lists:
+        mark = f"/{MARK_NAME}"
+        names |= {key.removesuffix(mark) for key in place.store.list_keys() if key.endswith(mark)}
+    return sorted(names)
 
 
 def _group(name: str, document: Document) -> Group:
