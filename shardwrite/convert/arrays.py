@@ -814,8 +814,8 @@ def refuse_consumed(place: Place) -> None:
 def _consumed(path: Path, into: str) -> JournalError:
     return JournalError(
         f"{path} is being consumed into {into}, so that parts of it are gone or will be. Make that "
-        "call again, with consume=True (--consume), to finish it, or give it up with abandon "
-        "(shardwrite abandon), as long as nothing of it was removed",
+        "call again, with consume=True, to finish it, or give it up with abandon (shardwrite "
+        "abandon), as long as nothing of it was removed",
         path=str(conversion_beside(path)),
     )
 
