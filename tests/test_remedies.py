@@ -285,6 +285,9 @@ COVERED: dict[str, str] = {
     "With --consume, each file of SRC is removed as soon as": f"{_CONSUME}::test_the_command",
     "hold data that a conversion with consume=True has": f"{_CONSUME}::test_amid",
     "new shards hold what was in them. This cannot be given up": f"{_CONSUME}::test_amid",
+    "put them back as they were, and make the same call again": (
+        "tests/operations/test_growing.py::test_attributes_that_change_meanwhile"
+    ),
     "is being consumed into {}, so that parts": f"{_CONSUME}::test_amid",
     "another program has written {} meanwhile. Move it away, and": (
         f"{_CONSUME}::test_what_another_program_has_written"
