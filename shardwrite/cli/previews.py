@@ -81,9 +81,9 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
         arrays = targets_in(resolve_place(store, name, is_read=True), None)
         each = (_unfinished(one) for array in arrays for one in (*array.others, array))
         found = [run for run in each if run is not None]
-        for run in found:
-            if run.makes_array and not run.can_put_back:
-                raise unfinished(run)
+        stays = [run for run in found if run.makes_array and not run.can_put_back]
+        if stays:
+            raise unfinished(stays[0])
         return Abandoned(in_place=False, regions=[region_of(run) for run in found])
     whole = _unfinished(target)
     if whole is None or not whole.replaces_array:

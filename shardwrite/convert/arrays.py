@@ -829,13 +829,13 @@ def open_whole(
     place = place_of(src)
     refuse_consumed(place)
     tree = opened(src, want)
-    for name in tree.conversions if isinstance(place, Directory) else ():
-        path = place.path / name
+    root = tree.place.tree_path
+    trees = {} if root is None else {name: root / name for name in tree.conversions}
+    for name, path in trees.items():
         record = consumption_at(path)
         if record is not None and any(want(f"{name}/{node}".strip("/")) for node in record.layout):
             raise _consumed(path, record.into)
     return tree
-
 
 
 _END_IT = (

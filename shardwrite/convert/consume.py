@@ -37,7 +37,13 @@ from shardwrite.convert.removal import (
 )
 from shardwrite.convert.swap import InPlace, layout_of, tidy_ended, work_of
 from shardwrite.engines.local import Engine
-from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
+from shardwrite.errors import (
+    CorruptShardError,
+    JournalError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+)
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import has_consolidated
@@ -129,7 +135,11 @@ def consume_one(
     durability = target.durability(call.run.durability)
     run = replace(call.run, durability=durability, keeps_old=False)
     job = Job(replace(made.chunks, listed=state.listed), made.plan, target, run)
-    result = execute_consuming(job, engine, call.progress, consumer)
+    try:
+        result = execute_consuming(job, engine, call.progress, consumer)
+    except CorruptShardError:
+        state.has_failed = True
+        raise
     left = f"files in {state.path} that are not its own are left there"
     why = (*([one.kept] if one.kept else []), *([] if consumer.finish() else [left]))
     array = ConvertedArray(name=one.name, path=target.label, how="copied", why=why, result=result)
@@ -208,6 +218,13 @@ def _consuming(
                 error.add_note(
                     f"objects of {path} may be removed already: make the same call again to finish"
                 )
+                for state in states.values():
+                    if state.has_failed and state.aside is not None:
+                        error.add_note(
+                            f"if a shard in {state.path} is bad, put a good copy in its place. To "
+                            f"make one, copy the documents from {state.aside}, and the bad shard "
+                            "under its key, into an empty directory, and call repair there"
+                        )
             raise
         finally:
             for state in states.values():

@@ -32,7 +32,6 @@ from shardwrite.convert.swap import InPlace, find_in_place, tidy_ended
 from shardwrite.engines.local import Engine
 from shardwrite.errors import (
     CorruptShardError,
-    JournalError,
     ShardwriteError,
     SpecError,
     StoreError,

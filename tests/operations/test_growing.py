@@ -61,7 +61,7 @@ def test_attributes_that_change_meanwhile(tmp_path):
     assert shardwrite.shard(tmp_path / "a", dst, (2, 3), while_growing="t").n_left == 3
     src.attrs["status"] = "running"
     for how in ({"while_growing": "t"}, {}):
-        with pytest.raises(SpecError, match='another group stands there; .* mode="w" to replace'):
+        with pytest.raises(SpecError, match=r'another group stands there; .* mode="w" to replace'):
             shardwrite.shard(tmp_path / "a", dst, (2, 3), **how)
     assert shardwrite.shard(tmp_path / "a", dst, (2, 3), while_growing="t", mode="w").n_left == 3
     assert dict(zarr.open_group(dst, mode="r").attrs) == {"status": "running"}

@@ -120,7 +120,7 @@ def test_runs_in_a_group_that_cannot_be_given_up_are_told(tmp_path, where):
     if where == "in a bucket":
         dst = obstore.store.MemoryStore()
     stopped(src, dst)
-    with pytest.raises(JournalError, match="the run that makes .*a has not ended. Make the same"):
+    with pytest.raises(JournalError, match=r"the run that makes .*a has not ended. Make the same"):
         shardwrite.abandon(dst)
     if where != "in a bucket":
         shown = CliRunner().invoke(main, ["abandon", str(dst), "--dry-run"])
