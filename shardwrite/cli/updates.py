@@ -186,7 +186,7 @@ def compact(
 @name_option
 @dry_run_option
 def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
-    """Give up interrupted updates of ARRAY, or its replacement.
+    """Give up interrupted updates of ARRAY.
 
     Of a group, those of all its arrays are given up. Each shard of an update stays as it is, in its
     old or in its new state. The old array is put back in place of one that would replace it. To

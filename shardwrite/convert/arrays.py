@@ -545,12 +545,6 @@ class TreeConversion:
         - `begun`: what an interrupted call that consumes the source was begun with, by array.
         """
         into = (tree.place if call.dst is None else resolve_place(call.dst, None)).store
-        names = [name for name, _ in tree.arrays]
-        groups = [group.name for group in call.patterns.groups_of(tree)]
-        if call.dst is not None:
-            seen = Seen()
-            for name in {"": None, **dict.fromkeys([*groups, *names])}:
-                refuse_hierarchy(resolve_place(call.dst, name or None, seen=seen), "dst")
         if not tree.arrays and tree.left_out:
             raise SpecError(
                 "no array is left",
@@ -558,8 +552,13 @@ class TreeConversion:
                 value=[*call.patterns.include, *call.patterns.exclude],
                 remedy='give patterns that fit paths of arrays, such as "images/*"',
             )
+        names = [name for name, _ in tree.arrays]
+        groups = [group.name for group in call.patterns.groups_of(tree)]
         is_directory = into.local_root is not None and not call.consume
         refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
+        dst, seen = opened_once(call.dst), Seen()
+        for name in () if call.dst is None else ("", *groups, *names):
+            refuse_hierarchy(resolve_place(dst, name or None, seen=seen), "dst")
         made = []
         shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
         call.check_fits(sorted({len(shape) for shape in shapes}))
