@@ -662,6 +662,38 @@ def test_the_command_abandon_says_that_the_array_is_still_made(tmp_path):
     assert shards(path) == before
 
 
+@carries_out("was removed while a run on {} in it had not ended")
+def test_a_group_that_was_removed_while_an_array_in_it_was_replaced(tmp_path):
+    """The old array may lie in the state."""
+    root = tmp_path / "x"
+    zarr.create_group(root)
+    write(root / "a")
+    with pytest.raises(Stop):
+        write(root / "a", 1, mode="w", progress=stop)
+    shutil.rmtree(root)
+    refused(f"and remove {root}.shardwrite", JournalError, lambda: write(root / "b", 2))
+    assert not root.exists()
+    shutil.rmtree(f"{root}.shardwrite")
+    write(root / "b", 2)
+    np.testing.assert_array_equal(read(root / "b"), values(2))
+
+
+def test_an_update_of_an_array_that_was_removed_with_its_group_is_forgotten(tmp_path):
+    """Its journal would tell of shards that the next array of this name does not have."""
+    root = tmp_path / "x"
+    zarr.create_group(root)
+    interrupted_update(root / "a")
+    assert (tmp_path / "x.shardwrite").exists()
+    shutil.rmtree(root)
+    write(root / "a", 2)
+    assert not (tmp_path / "x.shardwrite").exists()
+    zarr.create_group(root)
+    update(root / "a")
+    expected = values(2)
+    expected[REGION] = values(1)[REGION]
+    np.testing.assert_array_equal(read(root / "a"), expected)
+
+
 @carries_out(
     "another plan was begun for {} and has not ended",
     "start over with restart=True (--restart), which takes its",

@@ -34,8 +34,9 @@ def shard(given: ShardArguments) -> Conversion:
     missing stay missing, and a stored chunk of the fill value stays stored. If the source has
     shards, its inner chunks are put into the new shards.
 
-    If the source is a group, its arrays are converted one after the other. Each appears as soon
-    as it is whole. Groups and attributes are copied, too.
+    If the source is a group, all of its arrays are converted, and none appears before all are
+    whole. With ``consume=True``, one follows the other, and each appears as soon as it is whole.
+    Groups and attributes are copied, too.
 
     Returns
     -------

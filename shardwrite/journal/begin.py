@@ -210,23 +210,24 @@ def _is_orphan(found: RunDirectory) -> bool:
 
 
 def drop_removed(target: Target) -> None:
-    """Remove the runs that made arrays in groups above a new array, which somebody has removed.
+    """Remove runs on arrays in groups above a new array, which somebody has removed with them.
 
-    - Raises JournalError if they are not all runs of new arrays that nobody works on.
+    - Raises JournalError if somebody works on one, or it replaces an array.
     """
     if not isinstance(target.place, Directory):
         return
-    for place, state in target.place.begun_in_removed():
-        found = tidied_run(Target(place, state))
+    left = (Target(place, state) for place, state in target.place.left_of_removed())
+    for one in itertools.chain.from_iterable((array, *array.others) for array in left):
+        found, place = tidied_run(one), one.directory
         if found is None:
             continue
         replaces = any(one.record.replaces for one in found.outputs())
         if not found.makes_array or replaces or live_holders(found.shared):
-            left = state_beside(place.root)
+            state = state_beside(place.root)
             raise JournalError(
                 f"{place.root} was removed while a run on {place.name} in it had not ended. Stop "
-                f"that run if it is still at work, and remove {left}, too",
-                path=str(left),
+                f"that run if it is still at work, and remove {state}, too",
+                path=str(state),
             )
         drop_orphan(found)
 

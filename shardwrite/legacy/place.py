@@ -127,6 +127,10 @@ class TransformerStore(Store):
         """See :meth:`Store.version`."""
         return self._inner.version(self.key_below(key))
 
+    def url_of(self, key: str) -> str | None:
+        """See :meth:`Store.url_of`."""
+        return self._inner.url_of(self.key_below(key))
+
     def sync(self, key: str) -> None:
         """See :meth:`Store.sync`."""
         self._inner.sync(self.key_below(key))

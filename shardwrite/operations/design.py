@@ -52,6 +52,7 @@ from shardwrite.plan.design import (
 )
 from shardwrite.plan.model import SourceLayout
 from shardwrite.plan.options import PlanOptions, memory_limit_of
+from shardwrite.plan.partition import MAX_SHARDS, check_extents
 from shardwrite.plan.plan import Plan
 from shardwrite.results import Axis, Facts, Result, counted, duration, human
 from shardwrite.runs.array_plan import layout_of, plan_into
@@ -459,7 +460,7 @@ def design(call: DesignArguments) -> Design:
     engine = active_engine()
     memory = memory_limit_of(call.memory_limit) or engine.memory_limit_nbytes
     limits = Limits(
-        most_files=call.files,
+        most_files=min(call.files, MAX_SHARDS),
         most_nbytes=memory // (4 * engine.n_threads),  # which each thread may hold
         shard_nbytes=LARGEST_NBYTES if call.purpose == "archive" else SHARD_NBYTES,
     )
@@ -470,7 +471,7 @@ def design(call: DesignArguments) -> Design:
             "what a thread may have of the memory",
             field="files",
             value=call.files,
-            remedy="allow more files, or more memory",
+            remedy=f"allow more files (at most {MAX_SHARDS:,}), or more memory",
         )
     sample = [] if source.given is None else _sample(source.given.array)
     tried = [
@@ -645,6 +646,7 @@ def _checked(source: _Source) -> _Source:
             value=source.shape,
             remedy="give an array with both",
         )
+    check_extents("x.shape", source.shape, source.shape)
     return source
 
 

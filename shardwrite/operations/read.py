@@ -105,7 +105,7 @@ def present(
     array : str, path, store or node of zarr-python, or what :func:`open_sharded` returns
         The array.
     name : str, optional
-        Path of the array in the store.
+        Path of the array in the store; not for what :func:`open_sharded` returns.
     listed : bool
         Read the list that the array keeps in its attribute ``"nonempty_chunks"``, and no index.
         While a run on the array is open or interrupted, it may also name chunks that are empty.
@@ -136,7 +136,11 @@ def present(
     >>> found.coords.tolist(), found.keys
     ([[10], [11], [12]], ['10', '11', '12'])
     """
-    opened = array if isinstance(array, ShardedArray) else open_sharded(array, name)
+    is_open = isinstance(array, ShardedArray)
+    if is_open and name:
+        remedy = "leave it out, or give the store"
+        raise SpecError("an open array has none inside it", field="name", value=name, remedy=remedy)
+    opened = array if is_open else open_sharded(array, name)
     metadata = opened.metadata
     origin = origin_in(metadata.document, metadata.grid.ndim)
     if listed:

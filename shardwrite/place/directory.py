@@ -110,13 +110,13 @@ class Directory(Place):
         for state in states_of(self.path):
             yield from _begun_in(state)
 
-    def begun_in_removed(self) -> Iterator[tuple[Directory, Path]]:
-        """Arrays in removed groups above that left the state of a run, and that state."""
+    def left_of_removed(self) -> Iterator[tuple[Directory, Path]]:
+        """Arrays in removed groups above that have left the state of runs, and that state."""
         for group in self.path.parents:
             if is_there(group):
                 return
-            for name in _begun_in(state_beside(group)):
-                yield Directory(group, name), _state_in(group, group / name)
+            for name, state in _states_in(state_beside(group)):
+                yield Directory(group, name), state
 
     @property
     def label(self) -> str:
@@ -531,13 +531,17 @@ def _node_of(state: Path) -> Path:
     return state.with_name(state.name.removesuffix(RUN_SUFFIX))
 
 
-def _begun_in(state: Path, above: str = "") -> Iterator[str]:
+def _begun_in(state: Path) -> Iterator[str]:
     """Paths of the nodes below one that have a plan in its state, or below."""
+    return (name for name, path in _states_in(state) if is_file(path / _PLAN))
+
+
+def _states_in(state: Path, above: str = "") -> Iterator[tuple[str, Path]]:
+    """Paths of the nodes below one that have state, or a node below, and that state."""
     for path in listed(state, suffix=RUN_SUFFIX):
         name = above + path.name.removesuffix(RUN_SUFFIX)
-        if is_file(path / _PLAN):
-            yield name
-        yield from _begun_in(path, f"{name}/")
+        yield name, path
+        yield from _states_in(path, f"{name}/")
 
 
 def run_in(plan: Path) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import operator
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,7 +61,7 @@ from shardwrite.read.stored_shard import Open, open_for_index, reading_twice
 from shardwrite.results import card_of
 from shardwrite.seams import Ref, all_of
 from shardwrite.stores.base import Capability, ObjectReader, Store
-from shardwrite.stores.looking import is_file, is_there, listed, parse_json
+from shardwrite.stores.looking import is_file, is_there, listed, parse_json, size_and_time
 
 # ---- Chunks of dask arrays, from any form that dask accepts
 
@@ -230,9 +232,11 @@ class ShardedArray:
         *,
         is_afresh: bool = False,
         is_alone: bool = False,
+        document: str = "",
     ) -> None:
         self.metadata = metadata
         self.store = store
+        self.document = document  # key of the document by which it was opened, if it was
         self.is_afresh = is_afresh
         self.is_alone = is_alone
         self.decided = decided_settings()
@@ -270,7 +274,11 @@ class ShardedArray:
 
     @cached_property
     def _token(self) -> str:
-        return self.store.token
+        """Text that tells the array from others, and from one of another layout in its place."""
+        document = self.metadata.document
+        layout = [document.get(name) for name in ("data_type", "chunk_grid", "codecs")]
+        digest = blake2b(json.dumps(layout).encode(), digest_size=16).hexdigest()
+        return f"{self.store.token} {digest}"
 
     def _open(self, key: str, whole_nbytes: int = 0) -> ObjectReader | None:
         """Open an object to read its index, if none is kept, and then inner chunks."""
@@ -372,7 +380,9 @@ class ShardedArray:
         return Ref("source", "zarr", {"path": path})
 
     def __dask_tokenize__(self) -> Any:
-        return self.metadata.text, self.store.token
+        root, prefix = self.store.local_root, getattr(self.store, "prefix", "")
+        document = None if root is None else size_and_time(os.path.join(root, prefix, DOCUMENT))
+        return self.metadata.text, self.store.token, document  # so one in its place is another one
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Elements that an index selects, as numpy gives them.
@@ -947,7 +957,7 @@ def described_by(data: bytes | None, place: Place) -> ShardedArray:
             for refuse in all_of("foreign"):  # by what a wing knows of the place
                 refuse(place, "array")
         raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
-    return ShardedArray(_parsed(data, place), place.store)
+    return ShardedArray(_parsed(data, place), place.store, document=DOCUMENT)
 
 
 def is_being_made(place: Place) -> bool:

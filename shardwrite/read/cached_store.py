@@ -227,15 +227,22 @@ class CachedStore(WrapperStore[AnyZarrStore]):
         """
         name = self._objects.token, key
         given, seen = _given.get() or (name, None)
-        if seen is None or given != name:
+        is_given = seen is not None and given == name
+        if not is_given:
             seen = INDEXES.find(name)
         if isinstance(byte_range, SuffixByteRequest):
             first = -byte_range.suffix
         elif isinstance(byte_range, RangeByteRequest):
             start, nbytes = byte_range.start, byte_range.end - byte_range.start
-            first = nbytes if start == 0 and (seen is None or seen.first == nbytes) else 0
+            # By an index that it was given, a task may ask for the inner chunk at the start. Others
+            # ask for the index of a new array, unless the shard is still the old one.
+            is_chunk = start != 0 or (seen is not None and seen.first != nbytes)
+            if seen is not None and is_chunk and not (start or is_given):
+                is_chunk = await from_event_loop(partial(self._is_current, seen))
+            first = 0 if is_chunk else nbytes
             if not first and seen is not None:
-                found = await from_event_loop(partial(self._chunk, seen, start, nbytes))
+                chunk = partial(self._chunk, seen, start, nbytes, is_given=is_given)
+                found = await from_event_loop(chunk)
                 return None if found is None else prototype.buffer.from_bytes(found)
         else:
             first = 0
@@ -389,8 +396,12 @@ class CachedStore(WrapperStore[AnyZarrStore]):
             INDEXES.keep((self._objects.token, key), seen)
         return data, seen
 
-    def _chunk(self, seen: _SeenIndex, start: int, nbytes: int) -> bytes | None:
-        """Bytes of an inner chunk that has this range by an index; None if it is empty by now."""
+    def _chunk(self, seen: _SeenIndex, start: int, nbytes: int, *, is_given: bool) -> bytes | None:
+        """Bytes of an inner chunk that has this range by an index; None if it is empty by now.
+
+        - `is_given`: whether the task was given this index. The range of another one is taken as it
+          is, if the shard has no such index any more.
+        """
         now = INDEXES.find((self._objects.token, seen.key)) or seen
         try:
             with self._open_same(now) as reader:
@@ -403,8 +414,10 @@ class CachedStore(WrapperStore[AnyZarrStore]):
             return None
         with again:
             _, found = self._index_in(again, seen.key, seen.first)
-            if found is None:
+            if found is None and is_given:
                 raise changed_meanwhile(seen.key)
+            if found is None:
+                return _read(again, start, nbytes)
             return found.chunk(again, seen, start, nbytes)
 
     def _is_current(self, kept: _SeenIndex) -> bool:

@@ -203,7 +203,7 @@ def stored_at(place: Place) -> StoredArray:
             attributes = plain_attributes(attributes, place.label)
         v2 = translated(parsed_at(place, _ARRAY_OF_V2), attributes)
         metadata = parse_metadata(json.dumps(v2.document, indent=2))
-        array = ShardedArray(metadata, place.store)
+        array = ShardedArray(metadata, place.store, document=_ARRAY_OF_V2)
         notes = (*v2.notes, *limits.notes)
         stored = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, limits)
     place.store.check_sizes(_sizes_of(stored.array.metadata))

@@ -512,7 +512,7 @@ class SourceWatch:
     clock of the file system of the object, the second by that of the state of the run.
 
     - `source`: the array. If it lies in no directory, or has too many objects to list, the objects
-      are not looked at. The document is that of Zarr v3; those of other formats are not looked at.
+      are not looked at. A document of another format than Zarr v3 is only looked for.
     """
 
     def __init__(self, session: Session, source: ShardedArray) -> None:
@@ -555,12 +555,14 @@ class SourceWatch:
         return len(lost)
 
     def _check_document(self) -> None:
-        """Refuse to go on if another array has taken the place of the source."""
+        """Refuse to go on if the source was removed, or another array has taken its place."""
         source = self._source
         if source.metadata.placed is not None:
             return
-        data = source.store.read_whole(DOCUMENT, read_limit())
-        if data is None:
+        data = source.store.read_whole(source.document or DOCUMENT, read_limit())
+        if data is None and source.document:
+            raise _refusal(source.document, "is gone")
+        if data is None or source.document not in ("", DOCUMENT):
             return
         found = parse_document(data, DOCUMENT)
         changed = differences(layout_in(source.metadata.document), layout_in(found))

@@ -30,9 +30,11 @@ from shardwrite.codecs.documents import attributes_of
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.metadata import ArrayMetadata, SourceMetadata
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.sharding import ScatteredChunks
 from shardwrite.grid import Shape
 from shardwrite.seams import Ref, find
+from shardwrite.stores.looking import size_and_time
 
 _MASKS = ("_FillValue", "missing_value")
 # What an object says of these, or leaves out, does not change how its values are stored.
@@ -390,9 +392,14 @@ def _of_zarr(x: Any, field: str) -> SourceArray:
     dtype = np.dtype(x.dtype)
     from shardwrite.read.source import metadata_of, natural_chunks
 
+    chunks, document = natural_chunks(x), None
+    if isinstance(x.store, zarr.storage.LocalStore):  # so one that was replaced is another source
+        name = DOCUMENT if x.metadata.zarr_format == 3 else DOCUMENTS_OF_V2[0]
+        document = size_and_time(x.store.root / x.path / name)
     array = dask.array.from_array(
         x,
-        natural_chunks(x),
+        chunks,
+        name=f"array-{tokenize(x, chunks, document)}",
         asarray=True,
         meta=np.empty((0,) * x.ndim, dtype),
         inline_array=True,

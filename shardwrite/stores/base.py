@@ -623,6 +623,8 @@ class Store(Protocol):
 
     def url_of(self, key: str) -> str | None:
         """URL of an object, without credentials; None if others cannot find it by one."""
+        if self.is_in_memory:
+            return None
         if self.url is not None:
             return f"{self.url.rstrip('/')}/{key}"
         root = None if self.is_in_file else self.local_root

@@ -389,6 +389,12 @@ def version_in(facts: os.stat_result) -> Version:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
+def size_and_time(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Size and modification time (ns) of a file, which a copy keeps; None if it is missing."""
+    found = version_of(path)
+    return None if found is None else found[1:]
+
+
 def version_of(path: str | os.PathLike[str]) -> Version | None:
     """Version of a file, which changes when it is replaced or modified; None if it is missing."""
     try:

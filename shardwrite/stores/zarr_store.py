@@ -22,8 +22,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ from shardwrite.stores.base import (
     changed_meanwhile,
     check_key,
     require,
+    token_of,
 )
 from shardwrite.stores.whole import SnapshotReader, WholeStore
 
@@ -72,7 +74,12 @@ _LOCATIONS = (
     "container_name",
     "host",
     "port",
+    "instance",
 )
+# Those whose storage such options, the type and the path tell from any other one.
+_KNOWN = _BUCKETS | _FILES | _WEB | {"memory"}
+# What a connection string of Azure says of it.
+_ACCOUNT = re.compile(r"(?:AccountName|BlobEndpoint)=[^;]+", re.IGNORECASE)
 
 _TAGS = ("ETag", "etag", "generation")
 
@@ -107,6 +114,9 @@ class Kind:
     @property
     def identity(self) -> str:
         """Text that tells the storage apart from others; it holds no credentials."""
+        if isinstance(self.store, WrapperStore):
+            inner = self.store._store  # noqa: SLF001 (wrappers have no public name for it)
+            return f"{type(self.store).__qualname__} {kind_of(inner).identity}"
         return f"{type(self.store).__qualname__} {self.local_root or self.store}"
 
     @property
@@ -153,10 +163,15 @@ class _FsspecKind(Kind):
     def identity(self) -> str:
         """See :attr:`Kind.identity`."""
         fs = getattr(self.store.fs, "sync_fs", self.store.fs)
+        path = str(self.local_root or self.store.path)
+        if not _protocols(self.store) & _KNOWN:  # any option may say where it is
+            digest = blake2b(_all_of(fs).encode("utf-8", "surrogateescape"), digest_size=16)
+            return f"{type(fs).__qualname__} {digest.hexdigest()} {path}"
         options = {**fs.storage_options, **fs.storage_options.get("client_kwargs", {})}
         where = [f"{key}={options[key]}" for key in _LOCATIONS if key in options]
+        where += _ACCOUNT.findall(str(options.get("connection_string", "")))
         where += [repr(value) for value in fs.storage_args if isinstance(value, str | int)]
-        return " ".join([type(fs).__qualname__, *where, str(self.local_root or self.store.path)])
+        return " ".join([type(fs).__qualname__, *where, path])
 
     @property
     def local_root(self) -> Path | None:
@@ -260,6 +275,20 @@ def kind_of(store: AnyZarrStore) -> Kind:
 def _protocols(store: FsspecStore) -> set[str]:
     protocol = getattr(store.fs, "sync_fs", store.fs).protocol
     return {protocol} if isinstance(protocol, str) else set(protocol)
+
+
+def _all_of(value: Any) -> str:
+    """Text of a file system or an option, which no other one has."""
+    if isinstance(value, str | bytes | int | float | None | os.PathLike):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return f"{{{','.join(sorted(f'{key!r}:{_all_of(one)}' for key, one in value.items()))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_all_of, value))}]"
+    given = getattr(value, "storage_args", None), getattr(value, "storage_options", None)
+    if given == (None, None):
+        return f"{type(value).__qualname__} {token_of(value)}"
+    return f"{type(value).__qualname__} {_all_of(given)}"
 
 
 def _of_fsspec(store: FsspecStore) -> Kind:

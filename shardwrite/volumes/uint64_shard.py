@@ -373,17 +373,19 @@ class UInt64ShardFiles:
         """
         if not parts:
             return None
-        version: Any = tuple(part.version for part in parts.values())
+        readers = list(parts.values())
+        identity = tuple(part.identity for part in readers)
+        # What belongs to no one state of the shard is kept as long as this reader.
+        cache = Cache(self._cache.limit_nbytes) if None in identity else self._cache
 
         def cached(minishard: int, load: Callable[[], Any]) -> Any:
-            name = (shard, minishard, version)
-            kept = self._cache.find(name)
+            name = (shard, minishard, identity)
+            kept = cache.find(name)
             if kept is None:
                 kept = load()
-                self._cache.keep(name, kept)
+                cache.keep(name, kept)
             return kept
 
-        readers = list(parts.values())
         source = readers[0] if len(readers) == 1 else Joined(*readers)
         return UInt64ShardReader(self.sharding, shard, source, self.index_limit_nbytes, cached)
 

@@ -291,7 +291,7 @@ class UInt64Shards(Mapping[int, bytes]):
             then the fragments followed by the manifest. This is the number of bytes of the
             manifest, by id. (cloud-volume's ``synthesize_shard_files`` has the same argument.) The
             fragments are stored as they are, whatever `data_encoding` says. Values of other ids are
-            chunks as a whole.
+            chunks as a whole. An id that `values` do not have is refused.
         existing : {"refuse", "keep", "replace", "update"}
             What to do with shards that exist. ``"refuse"`` raises before anything is written.
             ``"keep"`` leaves them as they are, so that a call that was killed can be repeated.
@@ -335,10 +335,20 @@ class UInt64Shards(Mapping[int, bytes]):
                 remedy="give a mapping of ids to numbers of bytes, such as {7: 68}",
             )
         ids = as_ids(values.keys())
+        data_offset = {} if data_offset is None else data_offset
+        named = data_offset.keys()  # A Series of pandas would give its values.
+        divided = np.array([as_id(each, "data_offset") for each in named], np.uint64)
+        for chunk_id in divided[~np.isin(divided, ids, kind="sort")].tolist():
+            raise SpecError(
+                "an id that values do not have",
+                field="data_offset",
+                value=chunk_id,
+                remedy="leave it out, or give its value, too",
+            )
         # What could not be read again is refused before anything is written.
         check_shard_index(self.sharding, self._files.index_limit_nbytes)
         check_minishards(self.sharding, ids, self._files.index_limit_nbytes)
-        value_of, divides = _source_of(values, {} if data_offset is None else data_offset)
+        value_of, divides = _source_of(values, data_offset)
         groups = self._grouped(ids)
         there = {shard for shard, _ in groups if self._files.has(shard)}
         if there and existing == "refuse":

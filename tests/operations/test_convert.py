@@ -511,6 +511,29 @@ def test_a_source_that_never_rests_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("how", [{}, {"compressors": "gzip"}], ids=["copied", "encoded again"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_source_that_is_removed_meanwhile_is_an_error(tmp_path, zarr_format, how):
+    """What was not read yet would be copied as holes."""
+    a, n_reports = tmp_path / "a", []
+    zarr.create_array(a, data=np.ones((16, 16), "i4"), chunks=(4, 4), zarr_format=zarr_format)
+
+    def remove(report):
+        n_reports.append(report)
+        if len(n_reports) == 1:
+            a.rename(tmp_path / "moved")
+
+    with (
+        dask.config.set(scheduler="sync"),
+        pytest.raises(StoreError, match=r"' of the source is gone while"),
+    ):
+        shardwrite.reshard(a, tmp_path / "b", 2, progress=remove, **how)
+    assert not (tmp_path / "b" / "zarr.json").exists()
+    (tmp_path / "moved").rename(a)
+    shardwrite.reshard(a, tmp_path / "b", 2, restart=True, **how)
+    same(open_sharded(tmp_path / "b")[...], np.ones((16, 16), "i4"))
+
+
+@pytest.mark.parametrize("how", [{}, {"compressors": "gzip"}], ids=["copied", "encoded again"])
 @pytest.mark.parametrize(
     "other", [{"compressors": None}, {"fill_value": 9}], ids=["codecs", "fill value"]
 )

@@ -230,6 +230,11 @@ def test_large_chunks_of_a_source_are_sampled_in_part():
         ((0, 64), {"dtype": "u1"}, "x.shape"),
         ((), {"dtype": "u1"}, "x.shape"),
         ((-1, 64), {"dtype": "u1"}, "x.shape"),
+        ((2,) * 33, {"dtype": "u1"}, "x.shape"),
+        ((1,) * 64, {"dtype": "u1"}, "x.shape"),
+        (da.ones((1,) * 40), {}, "x.shape"),
+        ((2**62 + 1,), {"dtype": "u1"}, "x.shape"),
+        ((10**7, 10**7, 2**16), {"dtype": "u1", "files": 10**12, "memory_limit": "64GB"}, "files"),
         ((1000, 1000), {"dtype": "u1", "memory_limit": "1KB"}, "files"),
         ((64, 64), {"dtype": "u1", "reads": 5}, "reads"),
         ((64, 64), {"dtype": "u1", "reads": "1,64"}, "reads"),
@@ -245,7 +250,7 @@ def test_wrong_arguments_are_refused(x, how, field):
 
 def test_more_files_or_more_memory_are_a_remedy():
     shape = (10**5, 10**5)
-    with pytest.raises(SpecError, match="allow more files, or more memory"):
+    with pytest.raises(SpecError, match=r"allow more files \(at most 67,108,864\), or more memory"):
         shardwrite.design(shape, dtype="u1", files=10, memory_limit="1GB")
     assert shardwrite.design(shape, dtype="u1", files=10, memory_limit="64GB").best.n_files <= 10
     assert shardwrite.design(shape, dtype="u1", files=1000, memory_limit="1GB").best.n_files > 10

@@ -309,6 +309,9 @@ def test_an_obsolete_pair_with_fragments(tmp_path):
         (b"12345", {2: -1}, "data_offset=-1"),
         (b"12345", {2: 1.5}, "data_offset=1.5"),
         (b"12345", 3, "data_offset='int': not a mapping"),
+        (b"12345", {2: 1, 6: 1}, "data_offset=6: an id that values do not have; leave it out"),
+        (b"12345", {2**64 - 1: 1}, "data_offset=18446744073709551615: an id that values"),
+        (b"12345", {"2": 1}, "data_offset='2'"),
     ],
 )
 def test_offsets_that_are_refused(tmp_path, value, data_offset, message):
@@ -316,7 +319,7 @@ def test_offsets_that_are_refused(tmp_path, value, data_offset, message):
     with pytest.raises(SpecError, match=message):
         shards.write({2: value}, data_offset=data_offset)
     assert not list(tmp_path.rglob("*.*"))
-    shards.write({2: b"", 4: b"123"}, data_offset={2: 0, 4: 3, 6: 1})
+    shards.write({2: b"", 4: b"123"}, data_offset={2: 0, 4: 3})
     assert read(shards) == {2: (b"", b""), 4: (b"", b"123")}
 
 

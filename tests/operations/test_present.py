@@ -98,6 +98,8 @@ def test_bad_input(tmp_path):
         shardwrite.present(path)
     with pytest.raises(TypeError, match="present"):
         shardwrite.present(path, shards=2)
+    with pytest.raises(SpecError, match="name='y': an open array has none inside it"):
+        shardwrite.present(shardwrite.open_sharded(path), name="y")
 
 
 def test_objects_with_codecs_around_their_sharding_count_as_one_chunk(tmp_path):

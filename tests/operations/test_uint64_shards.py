@@ -24,7 +24,7 @@ from helpers import contents
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.stores import Capability, MemoryStore
+from shardwrite.stores import Capability, MemoryStore, looking
 from shardwrite.stores.posix import PosixStore
 from shardwrite.volumes.uint64_shard import UInt64ShardFiles
 
@@ -398,6 +398,18 @@ def test_a_shard_that_is_replaced_amid_a_read_is_told_and_read_again(monkeypatch
     assert shards[3] == VALUES[3]
 
 
+def test_a_shard_of_the_same_size_and_time_is_another_one(tmp_path):
+    others = {1: b"aaaa", 2: b"bb"}, {1: b"xx", 2: b"yyyy"}
+    for name, values in zip("ab", others, strict=True):
+        shardwrite.UInt64Shards(tmp_path / name, IDENTITY).write(values)
+    shards, path = shardwrite.UInt64Shards(tmp_path / "a", IDENTITY), tmp_path / "a" / "0.shard"
+    assert shards.read([1, 2]) == others[0]
+    times = path.stat()
+    path.write_bytes((tmp_path / "b" / "0.shard").read_bytes())
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as copies with times do
+    assert shards.read([1, 2]) == others[1]
+
+
 class Counting:
     """A store that counts what is read."""
 
@@ -409,7 +421,7 @@ class Counting:
         read, reads = reader.read, self.reads
 
         class Counted:
-            nbytes, version = reader.nbytes, reader.version
+            nbytes, version, identity = reader.nbytes, reader.version, reader.identity
 
             def read(self, offset, nbytes):
                 reads.append(nbytes)
@@ -427,9 +439,10 @@ class Counting:
         return getattr(self.store, name)
 
 
-def test_a_chunk_costs_three_reads_and_then_one(tmp_path):
+def test_a_chunk_costs_three_reads_and_then_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(looking, "SETTLED_NS", -(2**62))  # so that files count as old at once
     shards = shardwrite.UInt64Shards(tmp_path, {**IDENTITY, "minishard_bits": 16})
-    shards.write({7: b"seven", 9: b"nine", 2**16 + 7: b"too"})
+    shards.write({7: b"seven", 9: b"nine", 2**16 + 7: b"too", 2**19 + 9: b"more"})
     shards._files.store = counting = Counting(shards._files.store)
     assert shards[7] == b"seven"
     assert counting.reads == [16, 24, 5]
@@ -438,6 +451,10 @@ def test_a_chunk_costs_three_reads_and_then_one(tmp_path):
     assert counting.reads == [5]
     small = shardwrite.UInt64Shards(tmp_path, shards.sharding, cache_limit=1)
     assert [small[7], small[7]] == [b"seven"] * 2
+    monkeypatch.undo()
+    del counting.reads[:]
+    assert shards.read([9, 2**19 + 9]) == {9: b"nine", 2**19 + 9: b"more"}
+    assert counting.reads == [16, 48, 4, 4], "of a file that was changed just now, once in a call"
 
 
 def test_cost_follows_the_chunks(tmp_path):

@@ -217,6 +217,27 @@ def test_chunks_with_the_same_bytes_and_a_shard_of_another_layout(tmp_path):
     assert (opened(place)[:] == VALUES).all()
 
 
+@pytest.mark.parametrize("before", [{"chunks": CHUNK}, {"chunks": 16, "index_location": "start"}])
+def test_an_array_that_is_replaced_by_one_with_its_index_elsewhere(place, before, tmp_path):
+    run_dir = tmp_path / "run" if isinstance(place, MemoryStore) else None
+    shardwrite.to_sharded_zarr(VALUES, place, shards=SHARD, run_dir=run_dir, **before)
+    assert (opened(place)[FIRST] == VALUES[FIRST]).all()
+    more = {"index_location": "start", "mode": "w", "run_dir": run_dir}
+    shardwrite.to_sharded_zarr(VALUES // 3, place, **SIZES, **more)
+    assert (opened(place)[FIRST] == VALUES[FIRST] // 3).all()
+
+
+def test_a_range_of_a_shard_that_has_no_index_any_more_is_read_as_it_is(tmp_path):
+    shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+    store, shard = CachedStore(tmp_path / "x"), tmp_path / "x" / "c" / "0" / "0"
+    index = asyncio.run(store.get("c/0/0", PROTOTYPE, SuffixByteRequest(64 * 16 + 4)))
+    start, nbytes = rows(index.to_bytes())[1]
+    shard.write_bytes(data := bytes(range(256)) * 200)
+    for first in (start, 0):
+        found = asyncio.run(store.get("c/0/0", PROTOTYPE, RangeByteRequest(first, first + nbytes)))
+        assert found.to_bytes() == data[first : first + nbytes]
+
+
 def test_tasks_that_have_each_read_the_index_of_chunks_with_the_same_bytes(tmp_path, indexes):
     place, n_index = tmp_path / "x", 64 * 16 + 4
     shardwrite.to_sharded_zarr(np.ones(SHAPE, "u4"), place, **SIZES)

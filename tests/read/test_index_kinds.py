@@ -12,6 +12,7 @@ import urllib.request
 
 import dask
 import numpy as np
+import obstore.store
 import pytest
 import zarr
 from hypothesis import given
@@ -31,6 +32,7 @@ LAYOUTS = {
     "sharded": {"shards": SHARDS, "chunks": CHUNKS},
     "index at the start": {"shards": SHARDS, "chunks": CHUNKS, "index_location": "start"},
     "no shards": {"shards": None, "chunks": SHARDS},
+    "of 2022": {"shards": SHARDS, "chunks": CHUNKS, "format": "transformer-2022"},
 }
 
 
@@ -366,8 +368,9 @@ def test_chunks_that_are_none(array, position):
             method(position)
 
 
-def test_a_store_in_memory_has_no_urls(array):
-    store = zarr.storage.MemoryStore()
+@pytest.mark.parametrize("kind", [zarr.storage.MemoryStore, obstore.store.MemoryStore])
+def test_a_store_in_memory_has_no_urls(array, kind):
+    store = kind()
     shardwrite.to_sharded_zarr(VALUES, store, shards=SHARDS, chunks=CHUNKS)
     found = shardwrite.open_sharded(store)
     assert found.encoded((4, 3, 0)) == array.encoded((4, 3, 0))

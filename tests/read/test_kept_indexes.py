@@ -320,6 +320,27 @@ def test_chunks_are_kept_where_objects_have_versions(tmp_path, asked, chunks, ki
         assert not chunks.nbytes, "tags are times there"
 
 
+@pytest.mark.parametrize("keeps", [KEEPS, {}], ids=["chunks", "indexes"])
+@pytest.mark.parametrize("shards", [64, 128])
+def test_a_reader_of_an_array_that_was_replaced_uses_nothing_kept_of_the_new_one(
+    tmp_path, chunks, keeps, shards
+):
+    """Chunks of the same rank have another shape there."""
+    with dask.config.set(keeps):
+        shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
+        old = shardwrite.open_sharded(tmp_path / "x")
+        how = {"shards": shards, "chunks": 16, "mode": "w"}
+        shardwrite.to_sharded_zarr(VALUES + 1, tmp_path / "x", **how)
+        np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], VALUES + 1)
+        for read in (
+            lambda: old[24:32, 24:32],
+            lambda: old[:10, :10],
+            lambda: old.vindex[[9], [9]],
+        ):
+            with pytest.raises(shardwrite.CorruptShardError):
+                read()
+
+
 def test_no_chunks_are_kept_by_default(tmp_path, chunks):
     shardwrite.to_sharded_zarr(VALUES, tmp_path / "x", **SIZES)
     array = shardwrite.open_sharded(tmp_path / "x")

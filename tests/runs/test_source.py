@@ -159,3 +159,22 @@ def test_chunks_of_an_array_lie_where_its_region_begins():
     assert source.box_of((x.name, 2, 0)) == Box((23, 1), (30, 7))
     for key in ((x.name, 3, 0), (x.name, 0), x.name, (x.name, "a", 0), None):
         assert source.box_of(key) is None
+
+
+@pytest.mark.parametrize("kind", ["from_sharded_zarr", "open_sharded", "zarr.Array", "computed"])
+def test_an_array_that_was_replaced_is_another_source(tmp_path, kind):
+    path, values = tmp_path / "s", np.arange(64, dtype="i4").reshape(8, 8)
+    opened = {
+        "from_sharded_zarr": shardwrite.from_sharded_zarr,
+        "open_sharded": shardwrite.open_sharded,
+        "zarr.Array": lambda path: zarr.open_array(path, mode="r"),
+        "computed": lambda path: shardwrite.from_sharded_zarr(path) + 1,
+    }[kind]
+    sizes = {"shards": 4, "chunks": 2}
+    shardwrite.to_sharded_zarr(values, path, **sizes)
+    shardwrite.prepare(opened(path), tmp_path / "x", shardwrite.plan(opened(path), **sizes))
+    shardwrite.write_part(opened(path), tmp_path / "x", 0, 2)
+    shardwrite.write_part(opened(path), tmp_path / "x", 0, 2)
+    shardwrite.to_sharded_zarr(values * 2, path, **sizes, mode="w")
+    with pytest.raises(shardwrite.JournalError, match="it differs in source"):
+        shardwrite.write_part(opened(path), tmp_path / "x", 1, 2)

@@ -279,6 +279,20 @@ def test_nothing_is_kept_where_no_version_tells_of_a_change(tmp_path):
     served.close()
 
 
+def test_no_index_of_ids_is_kept_where_no_version_tells_of_a_change(tmp_path):
+    served = Server(tmp_path, **KINDS["no versions"])
+    sharding = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity"}
+    sharding |= {"preshift_bits": 0, "minishard_bits": 0, "shard_bits": 0}
+    sharding |= {"minishard_index_encoding": "raw", "data_encoding": "raw"}
+    written, read = (
+        shardwrite.UInt64Shards(x, sharding) for x in (tmp_path / "x", f"{served.url}/x")
+    )
+    for values in ({1: b"aaaa", 2: b"bb"}, {1: b"xx", 2: b"yyyy"}):
+        written.write(values, existing="replace")
+        assert read.read([1, 2]) == values
+    served.close()
+
+
 def test_a_shard_that_is_replaced_is_read_anew(full, tmp_path):
     write(tmp_path / "x", compressors="zstd")
     x = shardwrite.open_sharded(f"{full.url}/x")

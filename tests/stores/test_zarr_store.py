@@ -12,6 +12,8 @@ import subprocess
 import threading
 
 import cloudpickle
+import dask
+import fsspec
 import numpy as np
 import obstore
 import pytest
@@ -19,6 +21,9 @@ import zarr
 import zarr.storage
 from forks import python
 from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.dirfs import DirFileSystem
+from zarr.storage import LoggingStore
 
 import shardwrite
 from shardwrite import SpecError, StoreError
@@ -224,6 +229,54 @@ def test_one_copy_of_an_object_is_in_memory_while_it_is_written():
 
 
 # ---- what is known of file systems of fsspec
+
+
+def in_zip(path):
+    """A store in a file, which fsspec reads; the path in it says nothing about which file."""
+    files = fsspec.filesystem("zip", fo=str(path), skip_instance_cache=True)
+    return zarr.storage.FsspecStore(AsyncFileSystemWrapper(files, asynchronous=True), path="")
+
+
+def below(path):
+    files = DirFileSystem(path=str(path), fs=fsspec.filesystem("file", auto_mkdir=True))
+    return zarr.storage.FsspecStore(AsyncFileSystemWrapper(files, asynchronous=True), path="x.zarr")
+
+
+@pytest.mark.parametrize("opened", [in_zip, below], ids=["zip", "directory"])
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_stores_that_only_options_tell_apart_are_two(tmp_path, opened, is_wrapped):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for n, path in enumerate(paths):
+        if opened is in_zip:
+            with zarr.storage.ZipStore(path, mode="w") as store:
+                zarr.create_array(store, data=np.full((4, 4), n + 1), chunks=(2, 2), shards=(4, 4))
+        else:
+            data = np.full((4, 4), n + 1)
+            zarr.create_array(path / "x.zarr", data=data, chunks=(2, 2), shards=(4, 4))
+
+    def store(path):
+        return LoggingStore(opened(path)) if is_wrapped else opened(path)
+
+    one, two = (shardwrite.from_sharded_zarr(store(path)) for path in paths)
+    assert one.name != two.name
+    assert dask.compute(one.sum(), two.sum()) == (16, 32)
+    again = [ZarrStore(store(path)).token for path in paths]
+    assert again == [ZarrStore(store(path)).token for path in paths], "a run is found again"
+    assert again[0] != again[1]
+
+
+def test_accounts_of_azure_are_told_apart_without_their_keys():
+    class Azure(AsyncFileSystem):
+        protocol = "abfs"
+
+    def token(account, key):
+        text = f"DefaultEndpointsProtocol=https;AccountName={account};AccountKey={key}"
+        fs = Azure(connection_string=text, asynchronous=True, skip_instance_cache=True)
+        return ZarrStore(zarr.storage.FsspecStore(fs, path="c/x")).token
+
+    assert token("one", "secret") == token("one", "other")
+    assert token("one", "secret") != token("two", "secret")
+    assert "secret" not in token("one", "secret")
 
 
 class Bucket(AsyncFileSystem):
