@@ -285,7 +285,13 @@ COVERED: dict[str, str] = {
     "With --consume, each file of SRC is removed as soon as": f"{_CONSUME}::test_the_command",
     "hold data that a conversion with consume=True has": f"{_CONSUME}::test_amid",
     "new shards hold what was in them. This cannot be given up": f"{_CONSUME}::test_amid",
-    "is being converted into {} with consume=True": f"{_CONSUME}::test_amid",
+    "is bad, put a good copy in its place": (
+        f"{_CONSUME}::test_a_bad_shard_of_the_source_is_mended_in_another_directory"
+    ),
+    "put them back as they were, and make the same call again": (
+        "tests/operations/test_growing.py::test_attributes_that_change_meanwhile"
+    ),
+    "is being consumed into {}, so that parts": f"{_CONSUME}::test_amid",
     "another program has written {} meanwhile. Move it away, and": (
         f"{_CONSUME}::test_what_another_program_has_written"
     ),

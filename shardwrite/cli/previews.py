@@ -14,7 +14,13 @@ from shardwrite.journal.neighbours import unfinished
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.state_work import fetched
 from shardwrite.operations.compact import Compaction, looked_at, unused
-from shardwrite.operations.region import nothing_in, plan_region, region_of, targets_in
+from shardwrite.operations.region import (
+    holds_arrays,
+    nothing_in,
+    plan_region,
+    region_of,
+    targets_in,
+)
 from shardwrite.operations.steps import PartSource, Share, run_in_parts
 from shardwrite.place.target import Target, resolve_place, resolve_target
 from shardwrite.plan.options import memory_limit_of
@@ -71,11 +77,14 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
         return Abandoned(in_place=True, regions=())
     if any(is_there(target, None) for is_there in all_of("unfinished")):
         return Abandoned(in_place=False, regions=(), of_wing=True)
-    if place.kind() == "group":
+    if holds_arrays(place):
         arrays = targets_in(resolve_place(store, name, is_read=True), None)
-        updates = [_unfinished(each) for array in arrays for each in array.others]
-        regions = [region_of(run) for run in updates if run is not None and run.target.update]
-        return Abandoned(in_place=False, regions=regions)
+        each = (_unfinished(one) for array in arrays for one in (*array.others, array))
+        found = [run for run in each if run is not None]
+        stays = [run for run in found if run.makes_array and not run.can_put_back]
+        if stays:
+            raise unfinished(stays[0])
+        return Abandoned(in_place=False, regions=[region_of(run) for run in found])
     whole = _unfinished(target)
     if whole is None or not whole.replaces_array:
         open_at(place)

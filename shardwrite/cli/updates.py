@@ -188,10 +188,10 @@ def compact(
 def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY.
 
-    Of a group, those of all its arrays are given up. Each shard stays as it is, in its old or in
-    its new state. To finish an update instead, run its command again. This also gives up a
-    conversion in place, of an array or a group, and a scale of a Neuroglancer volume that is not
-    finished.
+    Of a group, those of all its arrays are given up. Each shard of an update stays as it is, in its
+    old or in its new state. The old array is put back in place of one that would replace it. To
+    finish an update instead, run its command again. This also gives up a conversion in place, of an
+    array or a group, and a scale of a Neuroglancer volume that is not finished.
     """
     found = preview_abandon(array, name=name) if dry_run else None
     if found.in_place if found else abandon_in_place(resolve_place(array, name)):

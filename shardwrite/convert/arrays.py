@@ -34,6 +34,7 @@ from shardwrite.convert.run import (
     ConversionOptions,
     convert_array,
 )
+from shardwrite.convert.swap import consumption_at
 from shardwrite.engines.local import Engine
 from shardwrite.errors import JournalError, ShardwriteError, SpecError
 from shardwrite.format.frame import Signature, framing_of, signatures_in
@@ -45,12 +46,15 @@ from shardwrite.journal.neighbours import look_beside
 from shardwrite.journal.receipt import receipt_at
 from shardwrite.journal.rundir import refuse_unfinished
 from shardwrite.options import options_from
-from shardwrite.place.base import Place, opened_once
+from shardwrite.place.base import Place, names_above, opened_once
 from shardwrite.place.directory import Directory
 from shardwrite.place.seen import Seen
 from shardwrite.place.target import (
     Target,
+    conversion_beside,
+    document_if_there,
     document_of,
+    refuse_hierarchy,
     refuse_names,
     resolve_place,
     resolve_target,
@@ -65,9 +69,11 @@ from shardwrite.runs.execute import OnReport, Run, execute, reporting
 from shardwrite.runs.job import Job, RunOptions, for_new_array
 from shardwrite.runs.old_shards import OldShards, keeping, shards_at_ends
 from shardwrite.runs.result import WriteResult
+from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import Capability
 from shardwrite.stores.directories import make_directories
 from shardwrite.stores.looking import as_store_error
+from shardwrite.volumes.source import open_tree
 from shardwrite.write.context import GroupReport
 
 _SCOPE = "conversion"
@@ -160,7 +166,7 @@ def make_groups(groups: Sequence[tuple[Group, Place]], durability: str | None) -
 
         def with_attributes(there: Document, group: Group = group) -> Document:
             listed = {_LIST: there[_LIST]} if _LIST in there else {}
-            return there if _plain(there) == group.document else {**group.document, **listed}
+            return there if without_list(there) == group.document else {**group.document, **listed}
 
         change_document(place, with_attributes, level_of(place, durability), _SCOPE)
 
@@ -178,7 +184,7 @@ def as_published(
     }
 
 
-def _plain(document: Document) -> Document:
+def without_list(document: Document) -> Document:
     """Document of a group without its consolidated metadata."""
     return {name: value for name, value in document.items() if name != _LIST}
 
@@ -550,6 +556,9 @@ class TreeConversion:
         groups = [group.name for group in call.patterns.groups_of(tree)]
         is_directory = into.local_root is not None and not call.consume
         refuse_names([*groups, *names], tree.place.label, as_text=not is_directory)
+        dst, seen = opened_once(call.dst), Seen()
+        for name in () if call.dst is None else ("", *groups, *names):
+            refuse_hierarchy(resolve_place(dst, name or None, seen=seen), "dst")
         made = []
         shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
         call.check_fits(sorted({len(shape) for shape in shapes}))
@@ -648,7 +657,7 @@ class TreeConversion:
         ]
         for group, place in groups:
             check_group(
-                place, call.run.mode, lambda there: _plain(document_of(there)), group.document
+                place, call.run.mode, lambda there: without_list(document_of(there)), group.document
             )
         return groups
 
@@ -666,24 +675,48 @@ class TreeConversion:
             place = resolve_place(dst, group.name or None)
             place.store.discard_scope(DOCUMENT, _SCOPE)
             if group.is_consolidated:
-                change = partial(_listing, place, group, documents)
-                change_document(place, change, level_of(place, durability), _SCOPE)
+                list_nodes(place, group, documents, durability)
 
 
-def _listing(
+def list_nodes(
+    place: Place, group: Group, documents: Mapping[str, Document], durability: str | None
+) -> None:
+    """Let the document of a new group list the new nodes in it; see `with_list`."""
+    change = partial(with_list, place, group, documents)
+    change_document(place, change, level_of(place, durability), _SCOPE)
+
+
+def members_in(document: Document) -> dict[str, Document]:
+    """What the consolidated metadata of a group list, by path."""
+    found: dict[str, Document] = (document.get(_LIST) or {}).get("metadata", {})
+    return found
+
+
+def with_list(
     place: Place, group: Group, documents: Mapping[str, Document], there: Document
 ) -> Document:
-    """Document of a new group that lists the new nodes in it, beside others that stand there."""
+    """Document of a new group that lists the new nodes in it, beside others that stand there.
+
+    Groups between are listed, too. What lies in one without a document is not, as zarr-python then
+    opens nothing by the list.
+    """
     above = f"{group.name}/" if group.name else ""
     members = {
         name.removeprefix(above): document
         for name, document in sorted(documents.items())
         if name and name != group.name and name.startswith(above)
     }
-    others = (there.get(_LIST) or {}).get("metadata", {})
+    between = {above for name in members for above in names_above(name)[1:]} - members.keys()
+    found = {name: document_if_there(place.member(name)) for name in between}
+    members |= {name: without_list(document) for name, document in found.items() if document}
+    members = {
+        name: document
+        for name, document in members.items()
+        if members.keys() >= {*names_above(name)[1:]}
+    }
     stay = {
         name: document
-        for name, document in others.items()
+        for name, document in members_in(there).items()
         if name not in members and place.member(name).has(DOCUMENT)
     }
     return consolidated(group.document, dict(sorted({**stay, **members}.items())))
@@ -765,7 +798,43 @@ def _is_same_directory(one: Path, other: Path) -> bool:
             return False
 
 
-# ---- Hierarchies with open runs, which are neither converted nor copied
+# ---- Hierarchies that are consumed or have open runs, which are neither converted nor copied
+
+
+def refuse_consumed(place: Place) -> None:
+    """Refuse what lies at a place if it is being consumed, or a tree is in which it lies."""
+    path = place.tree_path
+    for tree in () if path is None else (path, *path.parents):
+        record = consumption_at(tree) if tree.name else None
+        if record is not None:
+            raise _consumed(tree, record.into)
+
+
+def _consumed(path: Path, into: str) -> JournalError:
+    return JournalError(
+        f"{path} is being consumed into {into}, so that parts of it are gone or will be. Make that "
+        "call again, with consume=True, to finish it, or give it up with abandon (shardwrite "
+        "abandon), as long as nothing of it was removed",
+        path=str(conversion_beside(path)),
+    )
+
+
+def open_whole(
+    src: Any,
+    want: Callable[[str], bool],
+    opened: Callable[[Any, Callable[[str], bool]], Hierarchy] = open_tree,
+) -> Hierarchy:
+    """Open what is converted or copied, unless something of it that is wanted is being consumed."""
+    place = place_of(src)
+    refuse_consumed(place)
+    tree = opened(src, want)
+    root = tree.place.tree_path
+    trees = {} if root is None else {name: root / name for name in tree.conversions}
+    for name, path in trees.items():
+        record = consumption_at(path)
+        if record is not None and any(want(f"{name}/{node}".strip("/")) for node in record.layout):
+            raise _consumed(path, record.into)
+    return tree
 
 
 _END_IT = (

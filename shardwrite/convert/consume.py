@@ -38,7 +38,13 @@ from shardwrite.convert.removal import (
 )
 from shardwrite.convert.swap import InPlace, layout_of, tidy_ended, work_of
 from shardwrite.engines.local import Engine
-from shardwrite.errors import JournalError, ShardwriteError, SpecError, StoreError
+from shardwrite.errors import (
+    CorruptShardError,
+    JournalError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+)
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.sharding import why_kept
 from shardwrite.journal.documents import has_consolidated
@@ -47,7 +53,13 @@ from shardwrite.journal.receipt import read_receipt
 from shardwrite.journal.rundir import holding
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import Target, document_of, resolve_place, resolve_target
+from shardwrite.place.target import (
+    Target,
+    document_of,
+    refuse_hierarchy,
+    resolve_place,
+    resolve_target,
+)
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
 from shardwrite.read.stored_array import stored_at
@@ -124,7 +136,11 @@ def consume_one(
     durability = target.durability(call.run.durability)
     run = replace(call.run, durability=durability, keeps_old=False)
     job = Job(replace(made.chunks, listed=state.listed), made.plan, target, run)
-    result = execute_consuming(job, engine, call.progress, consumer)
+    try:
+        result = execute_consuming(job, engine, call.progress, consumer)
+    except CorruptShardError:
+        state.has_failed = True
+        raise
     left = f"files in {state.path} that are not its own are left there"
     why = (*([one.kept] if one.kept else []), *([] if consumer.finish() else [left]))
     array = ConvertedArray(name=one.name, path=target.label, how="copied", why=why, result=result)
@@ -160,6 +176,7 @@ def consume(place: Place, call: ConversionCall, engine: Engine, plan: Plan) -> C
       removed.
     """
     path, new = consumed_path(place, call), resolve_place(call.dst, None)
+    refuse_hierarchy(new, "dst")
     if resolve_target(call.dst, None, call.run_dir).durability(call.run.durability) == "none":
         raise refused(
             "what is made of it would not be durable", 'give durability="full" or "batch"'
@@ -202,6 +219,13 @@ def _consuming(
                 error.add_note(
                     f"objects of {path} may be removed already: make the same call again to finish"
                 )
+                for state in states.values():
+                    if state.has_failed and state.aside is not None:
+                        error.add_note(
+                            f"if a shard in {state.path} is bad, put a good copy in its place. To "
+                            f"make one, copy the documents from {state.aside}, and the bad shard "
+                            "under its key, into an empty directory, and call repair there"
+                        )
             raise
         finally:
             for state in states.values():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwrite.convert.arrays import TreeConversion, call_of, planned, refuse_loss
+from shardwrite.convert.arrays import TreeConversion, call_of, open_whole, planned, refuse_loss
 from shardwrite.convert.keywords import (
     PlanReshardArguments,
     ReshardArguments,
@@ -185,7 +185,7 @@ def plan_reshard(given: PlanReshardArguments) -> ConversionPlan:
     """
     call = call_of(options_from(given, ReshardArguments))
     engine = active_engine()
-    tree = open_tree(given.src, call.patterns.want)
+    tree = open_whole(given.src, call.patterns.want)
     made = TreeConversion.of(tree, call, engine).made
     return ConversionPlan(
         source=tree.place.label,

@@ -22,6 +22,7 @@ from shardwrite.convert.arrays import (
     NamedConversion,
     TreeConversion,
     as_published,
+    refuse_consumed,
     refuse_loss_of,
     refuse_runs,
 )
@@ -31,7 +32,6 @@ from shardwrite.convert.swap import InPlace, find_in_place, tidy_ended
 from shardwrite.engines.local import Engine
 from shardwrite.errors import (
     CorruptShardError,
-    JournalError,
     ShardwriteError,
     SpecError,
     StoreError,
@@ -83,17 +83,11 @@ _MAX_SHOWN = 3
 
 def finish_in_place(place: Place) -> bool:
     """Finish a conversion in place of which only the rest is left: the removal of the old tree."""
+    refuse_consumed(place)
     path = place.tree_path
     if path is None or not _is_begun(path):
         return False
     with InPlace.begun(path, None) as work:
-        if work.into:
-            raise JournalError(
-                f"{path} is being converted into {work.into} with consume=True. Make that "
-                "call again to finish it, or give it up with abandon (shardwrite abandon), as long "
-                "as nothing of it was removed",
-                path=str(work.work),
-            )
         if work.is_new:
             _finish(work)
             return True

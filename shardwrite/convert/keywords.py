@@ -249,7 +249,7 @@ class ConvertKeywords(
         Only shards whose steps are complete are written. Complete are the last step whose chunks
         are all there, and after which another one has begun, and all steps before it. Make the same
         call again to convert what has come since. When `src` is whole, make the call without this
-        keyword. Then `dst` appears. The shape of `src` must not change meanwhile.""",
+        keyword. Then `dst` appears. Shape and attributes of `src` must not change meanwhile.""",
         parser="axis",
         command_help="A program still writes SRC step by step along this axis, a number or a name. "
         "Convert only the steps that are complete.",

@@ -22,6 +22,7 @@ from shardwrite.convert.arrays import (
     call_of,
     check_apart,
     make_groups,
+    open_whole,
     refuse_runs,
 )
 from shardwrite.convert.keywords import (
@@ -49,7 +50,6 @@ from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import Job, NoChunks
 from shardwrite.runs.kept import accepts_source, as_begun
-from shardwrite.volumes.source import open_tree
 
 _PUBLISHED = "it is published already"
 _HOW_TO_BEGIN = "call prepare_conversion first (--init)"
@@ -117,7 +117,7 @@ def plan_parts(src: Any, call: ConversionCall, engine: Engine) -> PlannedParts:
             remedy="give a place for what is made; workers that are jobs convert in place "
             "(--cluster slurm)",
         )
-    tree = open_tree(src, call.patterns.want)
+    tree = open_whole(src, call.patterns.want)
     check_apart(tree.place, resolve_place(call.dst, None))
     refuse_runs(tree, is_kept=True)
     return PlannedParts.of(tree, call, engine)

@@ -188,6 +188,7 @@ class Consumption:
         self.path, self._moved_to = path, work
         self.work = work if state is None else state
         self._fd = -1
+        self.has_failed = False  # a shard of the source or of the new array was found bad
         self._mark: Path | None = None  # that this process has put into the run of the new array
 
     @property

@@ -51,6 +51,7 @@ from shardwrite.errors import (
     StoreError,
     UntrustedStateError,
 )
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.journal.handover import OLD, rename_aside, take_name
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, note_failed, signature
 from shardwrite.place.target import RECORD, conversion_beside, refuse_in_place
@@ -113,6 +114,30 @@ _STATE_NBYTES = 512
 def find_in_place(path: Path) -> bool:
     """Whether a conversion of the tree at a path in its place was begun and has not ended."""
     return _found(path) is not None
+
+
+def consumption_at(path: Path) -> Begun | None:
+    """The record of a conversion that consumes the tree at a path, if one has not ended.
+
+    Nothing is changed. A record by a user who may not remove the tree is ignored, since anybody may
+    have put it there.
+    """
+    home = conversion_beside(path)
+    with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
+        found, around = os.lstat(home), os.stat(home.parent)
+        is_trusted = found.st_uid in (os.geteuid(), around.st_uid, 0)
+        if not (is_trusted and stat.S_ISDIR(found.st_mode)):
+            return None
+        try:
+            data = read_file(home / RECORD)
+        except PermissionError:  # a tree that its owner consumes has lost its document first
+            if any(is_there(path / leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)):
+                return None
+            raise
+        record = None if data is None else _parsed(path, data)
+        if record is not None and record.into and _works(home, record):
+            return record
+    return None
 
 
 def tidy_ended(path: Path) -> None:

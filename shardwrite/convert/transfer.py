@@ -15,7 +15,6 @@ from shardwrite.convert.transferring import (
     Transferring,
     open_transfer,
     plan_of,
-    refuse_hierarchy,
     transfer,
     transfer_and_consume,
 )
@@ -35,7 +34,7 @@ from shardwrite.options import (
     options_from,
 )
 from shardwrite.place.directory import Directory
-from shardwrite.place.target import place_via, resolve_place
+from shardwrite.place.target import place_via, refuse_hierarchy, resolve_place
 from shardwrite.runs.job import RunOptions, for_new_array
 
 
@@ -147,7 +146,7 @@ def upload(call: UploadArguments) -> Transfer:
     10
     """
     src, dst, place = call.src, call.dst, resolve_place(call.dst, None)
-    refuse_hierarchy(place)
+    refuse_hierarchy(place, "dst")
     through = place_via(place, call.via)
     is_url = isinstance(dst, str) and dst.lower().startswith("file:")
     if isinstance(place, Directory) and isinstance(dst, str | os.PathLike) and not is_url:
@@ -189,8 +188,9 @@ def download(call: DownloadArguments) -> Transfer:
     >>> shardwrite.download(bucket, path + "/b").n_objects
     2
     """
-    src, dst = call.src, call.dst
-    if not isinstance(resolve_place(dst, None), Directory):
+    src, dst, place = call.src, call.dst, resolve_place(call.dst, None)
+    refuse_hierarchy(place, "dst")
+    if not isinstance(place, Directory):
         raise SpecError(
             "is no directory",
             field="dst",

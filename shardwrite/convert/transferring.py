@@ -27,8 +27,14 @@ from shardwrite.convert.arrays import (
     as_published,
     check_apart,
     check_group,
+    list_nodes,
+    make_groups,
+    members_in,
+    open_whole,
     put_document,
     refuse_runs,
+    with_list,
+    without_list,
 )
 from shardwrite.convert.consume import consume, refused
 from shardwrite.convert.plan import told_of_left_out, told_of_source
@@ -49,13 +55,15 @@ from shardwrite.place.objects import InStore
 from shardwrite.place.target import (
     Target,
     document_if_there,
+    document_of,
+    refuse_hierarchy,
     refuse_kept,
     refuse_names,
     resolve_place,
     target_at,
 )
 from shardwrite.plan.estimate import Requests, n_at_once
-from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
+from shardwrite.read.hierarchy import Group, Hierarchy, open_hierarchy
 from shardwrite.read.inspection import ranks_of_objects, stored_sizes
 from shardwrite.read.stored_array import StoredArray
 from shardwrite.results import Facts, Result, counted, duration, human, rounded
@@ -65,6 +73,7 @@ from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.sources.opening import place_of
 from shardwrite.stores.base import COPIED_NBYTES, Store
 from shardwrite.stores.directories import RUN_SUFFIX
+from shardwrite.stores.looking import parse_document
 from shardwrite.volumes.documents import parsed, replace_info, volume_and_key
 from shardwrite.volumes.info import INFO, Scale, parse_info
 from shardwrite.volumes.new import OTHER_PARTS, NewScale, merged_info
@@ -470,12 +479,12 @@ class Transferring:
 
 def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
     """Open the source of a transfer, and refuse what cannot be copied as it is."""
-    tree = open_hierarchy(place_of(src), lambda _: True)
+    tree = open_whole(src, lambda _: True, lambda src, want: open_hierarchy(place_of(src), want))
     refuse_names(list(tree.documents), tree.place.label, as_text=True, as_it_is=True)
     for _, source in tree.arrays:
         _check_source(source)
     place = resolve_place(dst, None, asks=False)
-    refuse_hierarchy(place)
+    refuse_hierarchy(place, "dst")
     check_apart(tree.place, place)
     refuse_runs(tree, is_kept=True)
     chosen = _run_state_beside(tree.place.store.local_root, place, run_dir)
@@ -506,17 +515,6 @@ def _check_source(source: StoredArray) -> None:
         raise _not_as_it_is(source.label, "an array of the storage transformer of 2022")
 
 
-def refuse_hierarchy(place: Place) -> None:
-    """Refuse to copy to a place in a hierarchy of 2022."""
-    if isinstance(place, TransformerPlace):
-        raise SpecError(
-            "is in a hierarchy of 2022",
-            field="dst",
-            value=place.label,
-            remedy="give another place",
-        )
-
-
 def _not_as_it_is(label: str, what: str) -> SpecError:
     return SpecError(
         f"{what} is not copied as it is",
@@ -535,7 +533,8 @@ def transfer(
     documents = wanted.documents()
     places = {name: wanted.at(name) for name in documents}
     for name, place in places.items():
-        check_group(place, run.mode, lambda there: there.read(DOCUMENT), documents[name])
+        plain = without_list(parse_document(documents[name], tree.place.label))
+        check_group(place, run.mode, lambda there: without_list(document_of(there)), plain)
     volumes = {name: target_at(wanted.at(name), wanted.run_dir) for name in wanted.infos}
     for name, target in volumes.items():
         check_info(target.place, wanted.infos[name], run.mode)
@@ -550,9 +549,8 @@ def transfer(
         withdraw_scales(volumes, wanted.infos, jobs[0].durability)
     with _explaining(wanted):
         results = execute(jobs, engine, progress, looks_again=True)
-    for name, place in places.items():
-        if place.read(DOCUMENT) != documents[name]:
-            put_document(place, documents[name], run.durability)
+    for group in reversed(tree.groups):
+        _put_group(wanted, group, documents[group.name], run.durability)
     if documents:
         enter_above(
             wanted.place,
@@ -575,6 +573,23 @@ def transfer(
         seconds=rounded(time.perf_counter() - start),
         left_out=wanted.left_out,
     )
+
+
+def _put_group(wanted: Transferring, group: Group, data: bytes, durability: str | None) -> None:
+    """Put the document of a group, as it is unless its list does not fit what is in the copy.
+
+    Readers take an array that is listed and not there for one of fill values.
+    """
+    place, above = wanted.at(group.name), f"{group.name}/" if group.name else ""
+    copied = {name.removeprefix(above) for name in wanted.tree.documents if name.startswith(above)}
+    nodes = as_published(wanted.tree.documents, wanted.at)
+    fitting = members_in(with_list(place, group, nodes, document_if_there(place) or {}))
+    if copied.issuperset({*members_in(parse_document(data, place.label)), *fitting}):
+        if place.read(DOCUMENT) != data:
+            put_document(place, data, durability)
+        return
+    make_groups([(group, place)], durability)
+    list_nodes(place, group, nodes, durability)
 
 
 def _check_sizes(source: StoredArray, store: Store, engine: Engine) -> None:

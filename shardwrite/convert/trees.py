@@ -17,6 +17,7 @@ from shardwrite.convert.arrays import (
     TreeConversion,
     check_apart,
     level_of,
+    open_whole,
     refuse_runs,
 )
 from shardwrite.convert.consume import convert_and_consume
@@ -32,7 +33,6 @@ from shardwrite.place.target import resolve_place
 from shardwrite.read.hierarchy import Hierarchy
 from shardwrite.results import rounded
 from shardwrite.sources.opening import place_of
-from shardwrite.volumes.source import open_tree
 
 _FIELD = "notes"
 
@@ -122,7 +122,7 @@ def convert_tree(src: Any, call: ConversionCall, engine: Engine) -> Conversion:
         arrays, n_removed = convert_and_consume(place, call, engine)
     else:
         is_finished = new is None and finish_in_place(place)
-        tree = open_tree(src, call.patterns.want)
+        tree = open_whole(src, call.patterns.want)
         place, left_out = tree.place, tree.left_out
         planned = TreeConversion.of(tree, call, engine)
         if call.is_store:

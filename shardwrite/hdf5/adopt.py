@@ -41,7 +41,7 @@ from shardwrite.options import (
     options_from,
 )
 from shardwrite.place.objects import InStore
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, refuse_hierarchy, resolve_target
 from shardwrite.plan.options import PlanOptions
 from shardwrite.read.stored_array import stored_at
 from shardwrite.results import Facts, Result, counted, human
@@ -568,6 +568,7 @@ def _planned(call: AdoptArguments) -> tuple[Adopted, Target, ArrayConversion]:
     """What would be done, where, and the copies, after a look at all files."""
     store, joined, nbytes = _look(call.files, call.dataset, _arrangement(call.axis, call.grid))
     target, dataset = resolve_target(call.array, None), store.dataset
+    refuse_hierarchy(target.place, "array")
     if call.strategy is None:
         _check_fits(joined.sharded("end"), dataset)
     strategy = Hdf5() if call.strategy is None else as_strategy(call.strategy)

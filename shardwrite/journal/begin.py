@@ -819,9 +819,24 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     raise JournalError(
         f"another plan was begun for {found.target.label} and has not ended; it differs in "
         f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}"
-        f"{same_source_remedy(changed)}",
+        f"{same_source_remedy(changed)}{_same_attributes_remedy(changed)}",
         path=str(found.target.run_path),
         differences=changed,
+    )
+
+
+def _same_attributes_remedy(changed: Sequence[str]) -> str:
+    """What to do if a run differs in its attributes, and the source in these alone; else nothing.
+
+    The identity of a source that is an array covers the version of its document.
+    """
+    told = [each for each in changed if not each.startswith("source: ")]
+    if not told or not all(each.startswith("metadata.attributes") for each in told):
+        return ""
+    return (
+        ". If somebody has changed the attributes of the source meanwhile, put them back as they "
+        "were, and make the same call again with shardwrite.source.accept=True in dask's "
+        "configuration (--accept-source). Change them once the new array is there"
     )
 
 

@@ -208,16 +208,15 @@ def unfinished(
     else:
         outcome = ""
         if is_replaced:
-            outcome = (
-                ". Replacing the array takes its shards away: give restart=True (--restart) to do so"
-            )
+            outcome = "Replacing the array takes its shards away: "
+            outcome += "give restart=True (--restart) to do so"
         elif run.record.identity.staged is None:
-            outcome = ". An update with restart=True (--restart) gives it up, too"
+            outcome = "An update with restart=True (--restart) gives it up, too"
         told = (
             f"{_kind(run)} of {path} has not ended"
             f"{f'; {shared} shards are in both' if shared else ''}. Run that again to finish it, "
             "or give it up with abandon (shardwrite abandon): each of its shards is then left as "
-            f"it is, old or new{outcome}"
+            f"it is, old or new{outcome and '. '}{outcome}"
         )
     return JournalError(told, path=str(run.target.run_path))
 

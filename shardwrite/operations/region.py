@@ -14,7 +14,6 @@ from shardwrite.engines import active_engine
 from shardwrite.engines.local import Engine
 from shardwrite.entry.public import taking
 from shardwrite.errors import SpecError
-from shardwrite.format.node import kind_of_document
 from shardwrite.journal.begin import tidied_run
 from shardwrite.journal.documents import discard_claims
 from shardwrite.journal.neighbours import give_up, tidied_neighbours, unfinished
@@ -28,6 +27,7 @@ from shardwrite.operations.keywords import (
 )
 from shardwrite.operations.plan import with_traffic
 from shardwrite.options import RunArguments, names, options_from
+from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import (
     Target,
@@ -41,8 +41,8 @@ from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_region
 from shardwrite.plan.plan import Plan
 from shardwrite.plan.regions import as_region
-from shardwrite.read.array import open_at, open_sharded
-from shardwrite.read.hierarchy import documents_below
+from shardwrite.read.array import is_being_made, open_at, open_sharded
+from shardwrite.read.hierarchy import arrays_below
 from shardwrite.runs.array_plan import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.job import Job, RunOptions, target_of_update
@@ -51,7 +51,8 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.staged import execute_staged, staged_where_read
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.seams import all_of
-from shardwrite.stores.looking import as_store_error
+from shardwrite.stores.directories import RUN_SUFFIX
+from shardwrite.stores.looking import as_store_error, is_there, listed
 
 if TYPE_CHECKING:
     from shardwrite.operations.keywords import Later, Now, Stored
@@ -205,14 +206,15 @@ def region_job(
 def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     """Give up the interrupted updates and repairs of an array, its replacement or conversion.
 
-    Of a group, the updates of all arrays in it are given up.
+    Of a group, this gives up the updates and replacements of all arrays in it.
 
     - Each shard of an update or a repair stays as it is, old or new.
     - Updates of several arrays by one call of :func:`write_dataset` are given up together. If it
       was an append, all arrays get the length back that they had before.
     - If a call with ``mode="w"`` is given up, the old array is put back, as it was. If it replaces
       several arrays, and one of them is new already, the others become new, too.
-    - A run that makes any other array is not given up: repeat its call to finish it.
+    - A run that makes any other array is not given up, and an error says so: repeat its call to
+      finish it.
     - If a conversion in place of an array or a group is given up, the old data stay. If they were
       already replaced, the conversion is finished.
     - To give up a conversion or an upload with ``consume=True``, name its source. This is possible
@@ -248,7 +250,7 @@ def abandon(call: RunArguments) -> list[tuple[tuple[int, int], ...]]:
     if kind != "array":
         with as_store_error(str(target.beside), "cannot remove what is left in"):
             tidy_home(target, is_group=True)
-    if kind == "group" and not is_given_up:
+    if not is_given_up and holds_arrays(target.place):
         return _abandon_in(resolve_place(call.store, call.name), call.run_dir)
     regions = []
     if kind == "array" or not is_given_up:  # something else may be left beside the array
@@ -273,22 +275,41 @@ def _abandon_at(target: Target) -> list[tuple[tuple[int, int], ...]]:
 
 
 def _abandon_in(group: Directory | InStore, run_dir: Any) -> list[tuple[tuple[int, int], ...]]:
-    """Give up the updates of all arrays in a group."""
-    regions, targets = [], targets_in(group, run_dir)
+    """Give up the updates of all arrays in a group, and their replacements.
+
+    - Raises JournalError in the end if a run makes an array there, which is not given up.
+    """
+    regions, stays, targets = [], [], targets_in(group, run_dir)
     for target in targets:
         with holding(target):
-            for run in tidied_neighbours(target):
-                regions += [region_of(each) for each in run.outputs()]
-                give_up(run)
+            whole = tidied_run(target)
+            for run in [*tidied_neighbours(target), *([] if whole is None else [whole])]:
+                if run.makes_array and not run.can_put_back:
+                    stays.append(unfinished(run))
+                else:
+                    regions += [region_of(each) for each in run.outputs()]
+                    give_up(run)
     discard_claims([group, *(target.place for target in targets)])
+    if stays:
+        raise stays[0]
     return regions
 
 
+def holds_arrays(place: Place) -> bool:
+    """Whether a place is a group, or will be one as soon as a run that makes an array ends."""
+    kind = place.kind()
+    if kind in ("array", "group") or is_being_made(place):
+        return kind == "group"
+    if not isinstance(place, Directory):
+        return kind == "other" and bool(arrays_below(place))
+    states = (path for path in listed(place.path) if path.name.endswith(RUN_SUFFIX))
+    is_begun = is_there(place.beside) or any(states) or any(place.begun_below())
+    return is_begun and bool(arrays_below(place))
+
+
 def targets_in(group: Directory | InStore, run_dir: Any) -> list[Target]:
-    """The arrays that lie in a group."""
-    below = documents_below(group)
-    names = [name for name, document in below.items() if kind_of_document(document) == "array"]
-    return [located(target_at(group.member(name), run_dir)) for name in names]
+    """The arrays that lie in a group, and those that a run makes there."""
+    return [located(target_at(group.member(name), run_dir)) for name in arrays_below(group)]
 
 
 def abandon_of_wings(target: Target, run_dir: Any) -> bool:

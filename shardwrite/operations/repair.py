@@ -69,7 +69,7 @@ from shardwrite.options import (
     option,
     options_from,
 )
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, refuse_in_place, resolve_target
 from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import check_whole
 from shardwrite.read.array import ShardedArray
@@ -375,6 +375,8 @@ def repair(call: RepairArguments) -> Repair:
             x = as_written_array(x, array.metadata, "x")
         compares = _compares(call.compare, run, array.metadata, has_source=x is not None)
         if not is_look:
+            if target.place.local_path is not None:  # before copies are kept in a tree that moves
+                refuse_in_place(target.place.local_path)
             is_usual = isinstance(strategy, str) and strategy == "auto"
             usual = as_strategy(value_of(STRATEGY) if is_usual else strategy)
             check_updatable(target.store, usual)

@@ -24,6 +24,7 @@ its run state lies. If that state lies in the array's bucket, the copies lie the
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
@@ -65,7 +66,7 @@ from shardwrite.stores.base import (
     open_there,
 )
 from shardwrite.stores.directories import RUN_SUFFIX, make_directories
-from shardwrite.stores.looking import as_store_error
+from shardwrite.stores.looking import as_store_error, is_there
 from shardwrite.write.commit import commit_shard
 from shardwrite.write.context import WriteSpec, Written
 
@@ -75,9 +76,12 @@ from shardwrite.write.context import WriteSpec, Written
 def keep_copy(target: Target, key: str, durability: str) -> str:
     """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.
 
+    A copy is named after the version of the shard, so that a call made again adds none.
+
     - Raises UntrustedStateError if the directory is a link, or another user's.
     """
-    leaf = f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
+    version = hashlib.sha256(repr(target.store.version(key)).encode()).hexdigest()
+    leaf = f"{key.replace('/', '.')}.{version[:16]}"
     if target.in_store:
         return _kept_in_bucket(target, key, f"{QUARANTINE_PREFIX}{leaf}", durability)
     place = target.place
@@ -86,14 +90,16 @@ def keep_copy(target: Target, key: str, durability: str) -> str:
     with as_store_error(str(directory), "cannot make"):
         make_directories(directory, durability, like=target.place.rights_like)
     require_trusted_copies(directory)  # anybody may have put it there before
-    target.place.keep_copy(key, directory / leaf, durability)
+    if not is_there(directory / leaf):
+        target.place.keep_copy(key, directory / leaf, durability)
     return str(directory / leaf)
 
 
 def _kept_in_bucket(target: Target, key: str, leaf: str, durability: str) -> str:
-    with open_there(target.store, key) as reader:
-        data = reader.read(0, reader.nbytes)
-    target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
+    if not target.place.has(leaf):
+        with open_there(target.store, key) as reader:
+            data = reader.read(0, reader.nbytes)
+        target.place.write(leaf, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
     return f"{target.label}/{leaf}"
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "is_array",
     "is_zip_store",
     "missing_document",
+    "refuse_hierarchy",
     "refuse_names",
     "remembering",
     "resolve_new",
@@ -539,6 +540,20 @@ def refuse_names(
                 value=label,
                 remedy=f"rename it, or leave it out with exclude={name!r} (--exclude)",
             )
+
+
+def refuse_hierarchy(place: Place, field: str) -> None:
+    """Refuse a place in a hierarchy of 2022 for an array or a group of Zarr v3.
+
+    - `field`: argument that names the place.
+    """
+    if place.hierarchy:
+        raise SpecError(
+            f"is in a {place.hierarchy}",
+            field=field,
+            value=place.label,
+            remedy="give another place",
+        )
 
 
 def _check_name(name: Any) -> None:

@@ -19,12 +19,12 @@ from shardwrite.format.node import (
     is_consolidated,
     kind_of_document,
 )
-from shardwrite.place.base import Place
+from shardwrite.place.base import MARK_NAME, Place
 from shardwrite.place.directory import Directory
 from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.seams import all_of
-from shardwrite.stores.directories import RUN_SUFFIX
+from shardwrite.stores.directories import CONVERSION_SUFFIX, RUN_SUFFIX
 from shardwrite.stores.looking import is_file, listed, mode_of, parse_document
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
@@ -51,6 +51,9 @@ class Hierarchy:
     groups: tuple[Group, ...]  # its groups, each after the group above it
     arrays: tuple[tuple[str, StoredArray], ...]  # its arrays by their paths in it
     left_out: tuple[tuple[str, str], ...] = ()  # path of each node that is left out, and why
+    # Paths of trees in it beside which there is the state of a conversion in place, or of one that
+    # consumes the tree
+    conversions: tuple[str, ...] = ()
 
     @property
     def is_array(self) -> bool:
@@ -76,13 +79,15 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     """
     groups: list[Group] = []
     arrays: list[tuple[str, StoredArray]] = []
-    left_out = list(place.store.left_out())
+    left_out, conversions = list(place.store.left_out()), []
     for name, kind in _nodes(place):
         node = place.member(name) if name else place
         if kind == "group":
             groups.append(group_at(node, name))
         elif kind == "link":
             left_out.append((name, "a symbolic link"))
+        elif kind == "conversion":
+            conversions.append(name)
         elif kind == "unfinished":
             left_out.append((name, _UNFINISHED))
         elif not name or is_wanted(name):
@@ -104,7 +109,7 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
             if is_asked
             else "give the path of an array, or of a group with arrays",
         )
-    return Hierarchy(place, tuple(groups), tuple(arrays), tuple(left_out))
+    return Hierarchy(place, tuple(groups), tuple(arrays), tuple(left_out), tuple(conversions))
 
 
 def _nothing_at(place: Place) -> SpecError:
@@ -189,7 +194,9 @@ def _nodes(place: Place) -> Iterator[tuple[str, str]]:
                 yield inside, "link"
             elif stat.S_ISDIR(mode) and path.name.endswith(RUN_SUFFIX) and not _is_node(path):
                 unfinished = inside.removesuffix(RUN_SUFFIX)
-                if path.name != RUN_SUFFIX and _is_unfinished(place.member(unfinished)):
+                if path.name.endswith(CONVERSION_SUFFIX):
+                    yield inside.removesuffix(CONVERSION_SUFFIX), "conversion"
+                elif path.name != RUN_SUFFIX and _is_unfinished(place.member(unfinished)):
                     yield unfinished, "unfinished"
             elif stat.S_ISDIR(mode):
                 below.append(inside)
@@ -292,6 +299,19 @@ def documents_below(place: Place) -> dict[str, Document]:
             is_group = kind == "group"
             documents[name] = _group(name, document).document if is_group else dict(document)
     return documents
+
+
+def arrays_below(place: Place) -> list[str]:
+    """Paths of the arrays below a group, and of those that a run makes which has not ended."""
+    names = {
+        name
+        for name, kind in _nodes(place)
+        if kind == "unfinished" or (name and kind == "array" and place.member(name).has(DOCUMENT))
+    }
+    if not isinstance(place, Directory) and place.store.lists:
+        mark = f"/{MARK_NAME}"
+        names |= {key.removesuffix(mark) for key in place.store.list_keys() if key.endswith(mark)}
+    return sorted(names)
 
 
 def _group(name: str, document: Document) -> Group:

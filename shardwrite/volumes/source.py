@@ -287,7 +287,7 @@ def _open_volume(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
         return Hierarchy(place, (), tuple(arrays), tuple(left_out))
     own = open_hierarchy(place, lambda _: True)
     arrays += [(name, array) for name, array in own.arrays if is_wanted(name)]
-    return Hierarchy(place, own.groups, tuple(arrays), own.left_out)
+    return Hierarchy(place, own.groups, tuple(arrays), own.left_out, own.conversions)
 
 
 def _scale(volume: Place, place: Place, key: str) -> StoredArray:

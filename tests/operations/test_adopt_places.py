@@ -147,3 +147,14 @@ def test_integers_of_numpy_as_axes_of_updates(tmp_path):
         writer.append(X)
     found = shardwrite.open_sharded(tmp_path / "x")[...]
     np.testing.assert_array_equal(found, np.concatenate([X] * 3, axis=1))
+
+
+@pytest.mark.parametrize("is_plan", [True, False])
+def test_nothing_is_adopted_into_a_hierarchy_of_2022(tmp_path, is_plan):
+    files = make(tmp_path / "f")
+    da.from_array(X).to_sharded_zarr(tmp_path / "h", name="x", **OLD)
+    before = sorted(tmp_path.rglob("*"))
+    args = ["adopt", *files, str(tmp_path / "h/y"), *(["--dry-run"] if is_plan else [])]
+    done = CliRunner().invoke(main, args)
+    assert (done.exit_code, "is in a hierarchy of 2022" in done.output) == (2, True), done.output
+    assert sorted(tmp_path.rglob("*")) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -252,6 +253,27 @@ def test_a_shard_that_was_damaged_after_its_source_was_removed(tmp_path, what):
     shard.write_bytes(kept)
     again(src, dst)
     same(zarr.open_array(dst, mode="r")[...], VALUES)
+
+
+def test_a_bad_shard_of_the_source_is_mended_in_another_directory(tmp_path):
+    src, dst = tmp_path / "a", tmp_path / "b"
+    da.from_array(VALUES, chunks=20).to_sharded_zarr(src, shards=20, chunks=10)
+    shard = src / "c/1/1"
+    good = shard.read_bytes()
+    shard.write_bytes(good[:-1] + bytes([good[-1] ^ 255]))
+    for _ in range(2):
+        with pytest.raises(CorruptShardError) as caught:
+            shardwrite.unshard(src, dst, consume=True)
+    (note,) = (note for note in caught.value.__notes__ if f"a shard in {src} is bad" in note)
+    aside = re.search(r"the documents from (\S+),", note)[1]
+    mended = shutil.copytree(aside, tmp_path / "mended")
+    (mended / "c/1").mkdir(parents=True)
+    shutil.copy(shard, mended / "c/1/1")
+    assert [task.key for task in shardwrite.repair(mended, VALUES).tasks] == ["c/1/1"]
+    shutil.copy(mended / "c/1/1", shard)
+    shardwrite.unshard(src, dst, consume=True)
+    same(zarr.open_array(dst, mode="r")[...], VALUES)
+    assert not src.exists()
 
 
 def test_a_shard_that_is_wrong_at_once(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import obstore.store
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -77,6 +78,32 @@ def test_everything_is_in_the_new_hierarchy(tmp_path, zarr_format, is_consolidat
     repeated = again(src, dst)
     assert repeated.is_skipped
     assert {array.name for array in repeated.arrays} == {*NAMES, SMALL, "zero"}
+
+
+@pytest.mark.parametrize("after", [1, 5])
+def test_nothing_reads_a_part_of_it(tmp_path, after):
+    """Neither the tree, nor a group or an array in it, nor the group that it lies in."""
+    zarr.create_group(tmp_path / "g").create_array("z", shape=(3,), chunks=(3,), dtype="i4")
+    src, dst = tree(tmp_path / "g/a"), tmp_path / "b"
+    interrupted(src, dst, after)
+    new, before = tmp_path / "new", contents(tmp_path)
+    for part in (src, src / "b", src / "b/d/e", tmp_path / "g"):
+        for call in (
+            lambda part=part: shardwrite.plan_reshard(part, 2),
+            lambda part=part: shardwrite.unshard(part),
+            lambda part=part: shardwrite.shard(part, new, 2),
+            lambda part=part: shardwrite.shard(part, new, 2, while_growing=0),
+            lambda part=part: shardwrite.prepare_conversion(part, new, 2),
+            lambda part=part: shardwrite.upload(part, obstore.store.MemoryStore()),
+            lambda part=part: shardwrite.plan_transfer(part, new),
+            lambda part=part: shardwrite.download(part, new),
+        ):
+            with pytest.raises(JournalError, match=rf"{src} is being consumed into .*/b, so"):
+                call()
+    assert contents(tmp_path) == before
+    shardwrite.shard(tmp_path / "g", new, 2, exclude="a")
+    shardwrite.shard(src, dst, 2, consume=True)
+    check(dst)
 
 
 @pytest.mark.parametrize("after", some([1, 4, 8, 12], 4, 12))

@@ -48,6 +48,15 @@ def check(store):
     assert root["images/one"].shards is None
 
 
+def test_a_group_that_had_no_document_is_listed_too(tmp_path):
+    make(tmp_path / "h")
+    (tmp_path / "h/images/zarr.json").unlink()
+    zarr.consolidate_metadata(tmp_path / "h")
+    shardwrite.shard(tmp_path / "h", tmp_path / "n", 5)
+    names = dict(zarr.open_consolidated(tmp_path / "n").members(max_depth=None))
+    assert set(names) == {"c", "empty", "images", "images/a", "images/b", "images/one"}
+
+
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_a_hierarchy(tmp_path, zarr_format):
     make(tmp_path / "h", zarr_format)

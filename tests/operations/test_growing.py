@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -50,6 +51,29 @@ def test_beside_a_simulation(tmp_path):
     np.testing.assert_array_equal(zarr.open_array(dst, mode="r")[...], VALUES)
     assert shardwrite.verify(dst, deep=True, against=src).is_good
     assert shardwrite.shard(src, dst, (2, 3), while_growing="t").n_left == 0
+
+
+def test_attributes_that_change_meanwhile(tmp_path):
+    """The message and the page say what can be done."""
+    src, dst = zarr.create_group(tmp_path / "a"), tmp_path / "b"
+    array = simulation(tmp_path / "a/x")
+    write_steps(array, 0, 5)
+    assert shardwrite.shard(tmp_path / "a", dst, (2, 3), while_growing="t").n_left == 3
+    src.attrs["status"] = "running"
+    for how in ({"while_growing": "t"}, {}):
+        with pytest.raises(SpecError, match=r'another group stands there; .* mode="w" to replace'):
+            shardwrite.shard(tmp_path / "a", dst, (2, 3), **how)
+    assert shardwrite.shard(tmp_path / "a", dst, (2, 3), while_growing="t", mode="w").n_left == 3
+    assert dict(zarr.open_group(dst, mode="r").attrs) == {"status": "running"}
+    array.attrs["last"] = 9
+    write_steps(array, 5, 10)
+    with pytest.raises(JournalError, match="put them back as they were, and make the same call"):
+        shardwrite.shard(tmp_path / "a", dst, (2, 3))
+    array.attrs.clear()
+    with dask.config.set({"shardwrite.source.accept": True}):
+        done = shardwrite.shard(tmp_path / "a", dst, (2, 3))
+    assert (done.n_left, done.arrays[0].result.n_resumed_shards) == (0, 2)
+    np.testing.assert_array_equal(zarr.open_array(dst / "x", mode="r")[...], VALUES)
 
 
 def test_a_step_that_is_not_whole(tmp_path):

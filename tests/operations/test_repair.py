@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ import seams
 import zarr
 from click.testing import CliRunner
 from forks import python
+from helpers import Stop, contents, stop
 from tiers import some
 
 import shardwrite
+from shardwrite import JournalError
 from shardwrite.cli import main
 
 salvage_module = importlib.import_module("shardwrite.operations.salvage")
@@ -117,6 +121,42 @@ def test_only_what_is_bad_is_written_again(path, a):
     assert (again.tasks, again.result) == ((), None)
     # the receipt still belongs to the run that made the array
     assert da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **LAYOUT).n_resumed_shards == 16
+
+
+@pytest.mark.parametrize("is_consumed", [False, True])
+def test_a_repair_that_is_refused_leaves_nothing_in_a_tree_under_conversion(tmp_path, is_consumed):
+    tree, new = tmp_path / "t", tmp_path / "n" if is_consumed else None
+    zarr.create_group(tree)
+    for name in "ab":
+        da.from_array(np.ones((8, 8)), chunks=8).to_sharded_zarr(tree / name, shards=4, chunks=2)
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
+        shardwrite.unshard(tree, new, consume=is_consumed, progress=stop)
+    shard = tree / "b/c/1/1"
+    good = shard.read_bytes()
+    shard.write_bytes(good[:-1])
+    before = contents(tmp_path)
+    for more in ({}, {"salvage": True}):
+        with pytest.raises(JournalError, match="is being converted in its place"):
+            shardwrite.repair(tree / "b", np.ones((8, 8)), **more)
+    assert contents(tmp_path) == before
+    shard.write_bytes(good)
+    shardwrite.unshard(tree, new, consume=is_consumed)
+    assert (zarr.open_group(new or tree, mode="r")["b"][...] == 1).all()
+
+
+def test_a_repair_that_is_made_again_keeps_no_second_copy(path, a):
+    damage(path)
+    failing = da.from_array(a, chunks=(10, 64)).map_blocks(fail_always, dtype=a.dtype)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            shardwrite.repair(path, failing)
+    assert len(os.listdir(path.with_name(f"{path.name}.quarantine"))) == 2
+
+
+def fail_always(block):
+    if block.size > 1:  # else dask only asks for the dtype
+        raise ZeroDivisionError
+    return block
 
 
 @pytest.mark.long

@@ -9,14 +9,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import dask
 import dask.array as da
 import numpy as np
+import obstore.store
 import pytest
 import seams
 import zarr
 from click.testing import CliRunner
 from forks import python
-from helpers import contents
+from helpers import Stop, contents
 
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
@@ -77,6 +79,54 @@ def test_abandon_keeps_the_old_array(tmp_path, n_good, publish):
     assert contents(tmp_path / "x") == old
     assert beside(tmp_path / "x") == []
     assert shardwrite.abandon(tmp_path / "x") == []
+
+
+def pair(root, scale=1):
+    group = zarr.create_group(root)
+    for name in "ab":
+        array = group.create_array(name, shape=(16, 16), chunks=(2, 2), dtype="u2")
+        array[...] = scale * np.arange(1, 257).reshape(16, 16)
+    return root
+
+
+def stopped(src, dst, **how):
+    """A conversion of a tree that stops after the first task."""
+
+    def stop(report):
+        raise Stop
+
+    with dask.config.set(scheduler="sync"), pytest.raises(Stop):
+        shardwrite.shard(src, dst, 2, progress=stop, **how)
+
+
+def test_replacements_in_a_group_are_given_up_by_its_path(tmp_path):
+    src, dst = pair(tmp_path / "s"), pair(tmp_path / "d", 2)
+    old = contents(dst)
+    stopped(src, dst, mode="w")
+    shown = CliRunner().invoke(main, ["abandon", str(dst), "--dry-run"])
+    assert (shown.exit_code, shown.output) == (0, "0:16,0:16\n0:16,0:16\n")
+    done = CliRunner().invoke(main, ["abandon", str(dst)])
+    assert (done.exit_code, done.output) == (0, shown.output)
+    assert contents(dst) == old
+    assert sorted(os.listdir(tmp_path)) == ["d", "s"]
+    assert shardwrite.abandon(dst) == []
+
+
+@pytest.mark.parametrize("where", ["new", "in a group", "in a bucket"])
+def test_runs_in_a_group_that_cannot_be_given_up_are_told(tmp_path, where):
+    src, dst = pair(tmp_path / "s"), tmp_path / "d"
+    if where == "in a group":
+        zarr.create_group(dst)
+    if where == "in a bucket":
+        dst = obstore.store.MemoryStore()
+    stopped(src, dst)
+    with pytest.raises(JournalError, match=r"the run that makes .*a has not ended. Make the same"):
+        shardwrite.abandon(dst)
+    if where != "in a bucket":
+        shown = CliRunner().invoke(main, ["abandon", str(dst), "--dry-run"])
+        assert (shown.exit_code, "/d/a has not ended. run the same" in shown.output) == (1, True)
+    assert shardwrite.shard(src, dst, 2).n_shards == 32
+    assert shardwrite.abandon(dst) == []
 
 
 def test_what_cannot_be_removed_is_told_and_removed_by_the_next_call(tmp_path, monkeypatch):

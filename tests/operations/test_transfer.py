@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +139,32 @@ def test_odd_arrays_there_and_back(tmp_path, bucket, odd):
     assert in_bucket(bucket) == wanted
     shardwrite.download(bucket, tmp_path / "b")
     assert digests(tmp_path / "b") == wanted
+
+
+@pytest.mark.parametrize("other", ["", "extra"])
+def test_a_copy_lists_what_it_has_and_nothing_else(tmp_path, other):
+    """A link is left out, and an array that is gone stayed in the list; `other` stood there."""
+    make_hierarchy(tmp_path / "h")
+    os.rename(tmp_path / "h/images/dots", tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", tmp_path / "h/images/dots")
+    shutil.rmtree(tmp_path / "h/scalar")
+    if other:
+        zarr.create_group(tmp_path / "b").create_array(other, shape=(3,), dtype="u1")[...] = 4
+        zarr.consolidate_metadata(tmp_path / "b")
+    bucket = obstore.store.MemoryStore()
+    for _ in range(2):  # the second call finds its own list
+        done = shardwrite.upload(tmp_path / "h", bucket)
+        assert ("images/dots", "a symbolic link") in done.left_out
+        shardwrite.download(bucket, tmp_path / "b", mode="w" if other else "w-")
+    left = {"images", "images/plain", "empty"}
+    for store, stays in (
+        (zarr.storage.ObjectStore(bucket), set()),
+        (tmp_path / "b", {other} - {""}),
+    ):
+        root = zarr.open_group(store, mode="r", use_consolidated=True)
+        assert set(dict(root.members(max_depth=None))) == left | stays
+        assert list(root["images"].array_keys()) == ["plain"]
+        assert dict(root.attrs) == {"title": "all", "none": None}
 
 
 @pytest.mark.parametrize("is_consolidated", [True, False])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from forks import python
-from helpers import Stop
+from helpers import Stop, digests
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
@@ -627,3 +627,28 @@ def test_the_command_line(golden, tmp_path, capsys):
         main, ["reshard", str(golden / "x"), str(tmp_path / "y"), "--shards", "4,4"]
     )
     assert found.exit_code == 0, found.output
+
+
+@pytest.mark.parametrize("name", ["new", "x"])
+def test_nothing_is_converted_into_a_hierarchy_of_2022(golden, tmp_path, name):
+    src, tree = tmp_path / "a", tmp_path / "t"
+    zarr.create_array(src, shape=(8, 8), chunks=(2, 2), dtype="u2")[...] = 5
+    zarr.create_group(tree).create_array("q", shape=(8,), chunks=(2,), dtype="u2")[...] = 5
+    # a plain group, in which the hierarchy stands where an array of the tree would come
+    zarr.create_group(tmp_path / "plain")
+    shutil.copytree(golden, tmp_path / "plain/q")
+    before, dst = digests(tmp_path), golden / name
+    for call in (
+        lambda: shardwrite.plan_reshard(src, 2, dst=dst),
+        lambda: shardwrite.shard(src, dst, 2),
+        lambda: shardwrite.shard(src, dst, 2, mode="w"),
+        lambda: shardwrite.shard(src, dst, 2, consume=True),
+        lambda: shardwrite.unshard(src, dst),
+        lambda: shardwrite.reshard(tree, dst, 2, mode="w"),
+        lambda: shardwrite.reshard(tree, tmp_path / "plain", 2, mode="w"),
+        lambda: shardwrite.prepare_conversion(src, dst, 2),
+        lambda: shardwrite.download(src, dst),
+    ):
+        with pytest.raises(SpecError, match="is in a hierarchy of 2022"):
+            call()
+    assert digests(tmp_path) == before
