@@ -206,12 +206,13 @@ def unfinished(
             "(--restart) takes its shards away and starts over"
         )
     else:
-        outcome = ""
-        if is_replaced:
-            outcome = "Replacing the array takes its shards away: "
-            outcome += "give restart=True (--restart) to do so"
-        elif run.record.identity.staged is None:
-            outcome = "An update with restart=True (--restart) gives it up, too"
+        outcome = (
+            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+            if is_replaced
+            else "An update with restart=True (--restart) gives it up, too"
+        )
+        if run.record.identity.staged is not None and not is_replaced:
+            outcome = ""
         told = (
             f"{_kind(run)} of {path} has not ended"
             f"{f'; {shared} shards are in both' if shared else ''}. Run that again to finish it, "

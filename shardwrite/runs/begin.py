@@ -205,9 +205,10 @@ def _check_above(target: Target) -> None:
     check_around(target.place)
     check_groups_above(target.place)
     warn_of_v2(target, kinds)
-    drop_removed(target)
-    with as_store_error(str(target.run_path), "cannot remove what is left above"):
-        tidy_home(target)
+    if target.home is None or is_there(target.home.parent):
+        drop_removed(target)
+        with as_store_error(str(target.run_path), "cannot remove what is left above"):
+            tidy_home(target)
 
 
 def _check_sources(sessions: Sequence[Session]) -> None:
