@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from shardwrite._dataclass import dataclass
@@ -32,8 +32,8 @@ class SizesByName:
 
     shards: Sizes
     chunks: Sizes
-    # Dimension along which arrays will grow. Sizes that are named along it may be longer than what
-    # there is at first.
+    # Dimension along which arrays will grow; one of length 0 does in any case. Sizes that are named
+    # along it may be longer than what there is at first.
     grows: Hashable = None
 
     def __post_init__(self) -> None:
@@ -66,19 +66,17 @@ class SizesByName:
                 _check_names(field, encoding[field], dims)
         nbytes, none = itemsize * math.prod(shape), [None] * len(shape)
         has_own = encoding.get("chunks") is not None or "shards" in encoding
-        has_own = has_own or (self._has_size_along_grows and self.grows in dims)
+        grows = {dim for dim, n in zip(dims, shape, strict=True) if dim == self.grows or not n}
+        has_own = has_own or any(map(self._has_size_along, grows))
         if not shape or (nbytes <= ONE_PIECE_NBYTES and not has_own):
             return None, tuple(max(1, n) for n in shape)
         chunks = as_sizes(encoding.get("chunks")) or self.chunks
         if isinstance(chunks, Mapping):
             of_axes = _by_axis(chunks, dims, shape)
-            sizes = in_elements(
-                "chunks", [size for _, _, size in of_axes], self._most(dims, shape), itemsize, none
-            )
+            named = [size for _, _, size in of_axes]
+            sizes = in_elements("chunks", named, _most(grows, dims, shape), itemsize, none)
             chunks = tuple(
-                max(
-                    1, n if size == WHOLE else int(size) if dim == self.grows else min(n, int(size))
-                )
+                max(1, n if size == WHOLE else int(size) if dim in grows else min(n, int(size)))
                 for (dim, n, _), size in zip(of_axes, sizes, strict=True)
             )
         if is_whole(self.shards, 1) and "shards" not in encoding:
@@ -93,24 +91,22 @@ class SizesByName:
                 chunks = resolve_shapes(shape, itemsize, None, chunks, ())[1]
             units = units_of(chunks, shape)
             sizes = [
-                size if isinstance(size, str) or size < n or dim == self.grows else WHOLE
+                size if isinstance(size, str) or size < n or dim in grows else WHOLE
                 for dim, n, size in _by_axis(shards, dims, shape)
             ]
-            sizes = in_elements("shards", sizes, self._most(dims, shape), itemsize, none, units)
+            sizes = in_elements("shards", sizes, _most(grows, dims, shape), itemsize, none, units)
             shards = tuple(map(shard_side, sizes, shape, units))
         return shards, chunks
 
-    def _most(self, dims: Sequence[Hashable], shape: Shape) -> Shape:
-        """Shape that a box of a number of bytes may have at most: what grows has no end."""
-        return tuple(2**62 if dim == self.grows else n for dim, n in zip(dims, shape, strict=True))
-
-    @property
-    def _has_size_along_grows(self) -> bool:
-        """Whether a size other than the whole is given along the growing dimension."""
+    def _has_size_along(self, dim: Hashable) -> bool:
+        """Whether a size other than the whole is given along a dimension."""
         named = (sizes for sizes in (self.shards, self.chunks) if isinstance(sizes, Mapping))
-        return self.grows is not None and any(
-            sizes.get(self.grows, sizes.get(..., WHOLE)) != WHOLE for sizes in named
-        )
+        return any(sizes.get(dim, sizes.get(..., WHOLE)) != WHOLE for sizes in named)
+
+
+def _most(grows: Collection[Hashable], dims: Sequence[Hashable], shape: Shape) -> Shape:
+    """Shape that a box of a number of bytes may have at most: what grows has no end."""
+    return tuple(2**62 if dim in grows else n for dim, n in zip(dims, shape, strict=True))
 
 
 def _by_axis(

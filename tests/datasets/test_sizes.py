@@ -100,6 +100,14 @@ def test_sizes_along_a_dimension_that_grows(tmp_path):
     assert not plan.variables["mask"].metadata.is_sharded
 
 
+@pytest.mark.parametrize("how", [{}, {"append_dim": "time"}], ids=["length 0", "append"])
+def test_sizes_along_a_dimension_without_steps(tmp_path, how):
+    """It is there to grow."""
+    none, sizes = year().isel(time=slice(0)), {"shards": {"time": 720}, "chunks": {"time": 24}}
+    grid = none.shardwrite.plan(tmp_path / "x.zarr", **sizes, **how).variables["t2m"].metadata.grid
+    assert (grid.shards[0], grid.chunks[0]) == (720, 24)
+
+
 def test_inner_chunks_that_are_left_out_are_not_thin():
     shards, chunks = grids(shards={"time": 64, ...: -1})["t2m"]
     assert shards[0] == 64
