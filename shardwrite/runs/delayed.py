@@ -61,6 +61,7 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     kept = _Kept(
         tuple(replace(session, job=_finishing(session.job)) for session in sessions),
         tuple(run.before),
+        tuple(_finishing(job) for job, done in zip(jobs, run.before, strict=True) if done),
     )
     layers: dict[str, Any] = {**merged.layers, name: {name: (_finish_delayed, kept, keys)}}
     return Delayed(name, HighLevelGraph(layers, {**merged.dependencies, name: set(merged.layers)}))
@@ -77,6 +78,7 @@ class _Kept:
 
     sessions: tuple[Session, ...]  # sessions of the other jobs
     before: tuple[WriteResult | None, ...]  # for each job its result if it was finished before
+    finished: tuple[Job, ...]  # these jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,26 @@ def _ended(kept: _Kept, path: str) -> list[WriteResult]:
     return filled_in(kept.before, [result for result in found if result is not None])
 
 
+def _check_finished(kept: _Kept) -> None:
+    """Refuse to tell of jobs as finished if other calls have changed what they had written."""
+    for job in kept.finished:
+        here = replace(job, target=in_this_process(job.target))
+        with holding(here.target):
+            if finished([here]) == [None]:
+                label, path = here.target.label, str(here.target.run_path)
+                raise RunEndedError(
+                    f"what this call had written to {label} before was changed since it was "
+                    "planned; make the same call again",
+                    path=path,
+                )
+
+
 def _finish_delayed(
     kept: _Kept, reports: Sequence[Sequence[GroupReport | _Ended]]
 ) -> WriteResult | list[WriteResult]:
     """Enter the reports of each session and end its run; a list of results if there are several."""
     kept = replace(kept, sessions=tuple(map(_here, kept.sessions)))
+    _check_finished(kept)
     with holding(*(session.job.target for session in kept.sessions)):
         for report in itertools.chain.from_iterable(reports):
             if isinstance(report, _Ended):

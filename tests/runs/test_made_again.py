@@ -201,6 +201,19 @@ def test_a_finished_call_is_finished_if_it_is_computed_later(tmp_path):
     assert read(tmp_path / "y.zarr") == [2] * 8
 
 
+def test_a_finished_call_is_not_finished_any_more_if_it_is_computed_after_another(array):
+    def again():
+        return write_region(full(1), array, slice(0, 4), source_id="first", compute=False)
+
+    later = again()
+    write_region(full(2), array, slice(0, 4))
+    with pytest.raises(shardwrite.RunEndedError, match="make the same call again"):
+        later.compute()
+    assert read(array)[:4] == [2] * 4
+    again().compute()
+    assert read(array)[:4] == [1] * 4
+
+
 @pytest.mark.long
 def test_shards_of_an_interrupted_run_are_kept_with_a_warning_if_the_source_has_no_name(
     tmp_path, monkeypatch
