@@ -29,7 +29,7 @@ from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_targ
 from shardwrite.plan.options import parse_nbytes
 from shardwrite.plan.plan import Plan, Stretch
 from shardwrite.runs.result import WriteResult
-from shardwrite.slurm.client import max_array_size, root_of, submit_chain, telling_of
+from shardwrite.slurm.client import max_array_size, root_of, submit_chain
 from shardwrite.slurm.elastic import opened, workers_of
 from shardwrite.slurm.jobs import (
     ARRAY,
@@ -229,13 +229,16 @@ def submit_scripts(
 
     If the target has a spool, the array is submitted twice: to spool, and to gather.
     """
+
+    def record(arrays: Sequence[str], last: str) -> None:
+        for run, among in runs.items():
+            for number in arrays:
+                record_jobs(run, number, last, n_parts, among)
+
     with submitting(target):
         write_scripts(where, target, scripts)
-        arrays, last = submit_chain(where / ARRAY, where / FINALIZE, tasks, n_rounds_of(target))
-        with telling_of([*arrays, last]):
-            for run, among in runs.items():
-                for number in arrays:
-                    record_jobs(run, number, last, n_parts, among)
+        n_rounds = n_rounds_of(target)
+        arrays, last = submit_chain(where / ARRAY, where / FINALIZE, record, tasks, n_rounds)
     if as_json:
         ids = dict(zip(("array", "gather"), arrays, strict=False))
         facts = {**ids, "finalize": last, "parts": n_parts, "directory": str(where)}

@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -99,25 +99,12 @@ def max_array_size() -> int:
     return int(found[1])
 
 
-@contextlib.contextmanager
-def telling_of(ids: Sequence[str]) -> Iterator[None]:
-    """Have an error of the block name jobs that are in the queue, because nothing else does then.
-
-    - `ids`: the jobs; it may grow in the block.
-    """
-    try:
-        yield
-    except Exception as error:
-        if ids:
-            error.add_note(
-                f"These jobs are in the queue: {', '.join(ids)}. Before you make the call again, "
-                f"end them: scancel {' '.join(ids)}"
-            )
-        raise
-
-
 def submit_chain(
-    array: Path, finalize: Path, tasks: str = "", n_rounds: int = 1
+    array: Path,
+    finalize: Path,
+    record: Callable[[Sequence[str], str], None],
+    tasks: str = "",
+    n_rounds: int = 1,
 ) -> tuple[list[str], str]:
     """Submit a job array and the job that follows it, and return the ids of both.
 
@@ -125,17 +112,35 @@ def submit_chain(
     ``afterany``, so it starts however that ends. With ``afterok`` it would wait for ever after one
     task that failed.
 
+    - `record`: called each time `sbatch` has answered, with the ids of the arrays so far, and that
+      of the last job, which is empty before that is submitted.
     - `n_rounds`: how often the array is submitted. All tasks belong to later rounds.
     - Raises SubmitError if `sbatch` cannot be called, or refuses a script.
     """
     directory = array.parent
     ids: list[str] = []
-    with telling_of(ids):
+    try:
         for script in [*[array] * n_rounds, finalize]:
             some = [f"--array={tasks}"] if tasks and not ids else []
             after = [f"--dependency=afterany:{ids[-1]}"] if ids else []
-            said = _run(["sbatch", "--parsable", *some, *after, script.name], directory)
+            command = ["sbatch", "--parsable", *some, *after, script.name]
+            try:
+                said = _run(command, directory)
+            except KeyboardInterrupt as error:
+                raise SubmitError(
+                    f"interrupted before sbatch has answered, so the job of {script.name} may be "
+                    "in the queue; look with squeue --me",
+                    command=shlex.join(command),
+                ) from error
             ids.append(said.strip().split(";")[0])
+            record(ids[:n_rounds], "".join(ids[n_rounds:]))
+    except Exception as error:
+        if ids:
+            error.add_note(
+                f"These jobs are in the queue: {', '.join(ids)}. Before you make the call again, "
+                f"end them: scancel {' '.join(ids)}"
+            )
+        raise
     return ids[:-1], ids[-1]
 
 

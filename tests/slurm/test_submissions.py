@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import json
 import shlex
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import dask.array
@@ -175,7 +177,7 @@ def test_jobs_of_a_submission_that_fails_are_named(cluster, harm):
     with pytest.MonkeyPatch.context() as patch:
         if harm == "no note":
             patch.setattr("shardwrite.slurm.notes.write_note", refuse)
-            ids, told, code = ["41", "42"], "the disk is full", 75
+            ids, told, code = ["41"], "the disk is full", 75
         else:
             sbatch.write_text(good.replace("\n", f"\n[ ! -e {cluster}/last ] || exit 7\n", 1))
             ids, told, code = ["41"], "exit code 7", 1
@@ -188,6 +190,24 @@ def test_jobs_of_a_submission_that_fails_are_named(cluster, harm):
     subprocess.run(shlex.split(remedy), check=True)
     assert not [*(cluster / "queue").iterdir()]
     assert f"job array {int(ids[-1]) + 1} of 4 tasks" in submit("x.zarr")
+
+
+@pytest.mark.parametrize("name", ["INT", "HUP"])
+def test_a_submission_that_a_signal_ends_is_known(cluster, name):
+    """The first job is noted before the second is submitted, which is interrupted here."""
+    sbatch, again = cluster / "bin" / "sbatch", f"[ ! -e {cluster}/last ] || "
+    sbatch.write_text(
+        f"#!/bin/bash\n{again}{{ kill -{name} $PPID; sleep 9; }}\n" + SBATCH.format(base=cluster)
+    )
+    words = ["write", "x.npy", "x.zarr", "--submit", *SIZES]
+    program = f"from shardwrite.cli.main import main; main({words})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == (1 if name == "INT" else -signal.SIGHUP), done.stderr
+    if name == "INT":
+        assert "the job of finalize.sbatch may be in the queue" in done.stderr
+        assert "scancel 41" in done.stderr
+    assert "job 41 PENDING" in submit("x.zarr", code=1)
+    assert "cancelled 41\n" in printed("slurm", "cancel", "x.zarr")
 
 
 def test_resubmit_refuses(cluster):
