@@ -132,7 +132,7 @@ def submit_chain(
                     "in the queue; look with squeue --me",
                     command=shlex.join(command),
                 ) from error
-            ids.append(said.strip().split(";")[0])
+            ids.append(id_in(said))
             record(ids[:n_rounds], "".join(ids[n_rounds:]))
     except Exception as error:
         if ids:
@@ -142,6 +142,27 @@ def submit_chain(
             )
         raise
     return ids[:-1], ids[-1]
+
+
+def id_in(said: str) -> str:
+    r"""Id of the job in what `sbatch` prints, to which a site may add lines of its own.
+
+    - Raises SubmitError if no line is an id.
+
+    Examples
+    --------
+    >>> id_in("Welcome, 12 nodes are free\n41;cluster\n"), id_in("Submitted batch job 42")
+    ('41', '42')
+    """
+    answer = r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$"
+    found = re.findall(answer, said, re.MULTILINE)
+    if not found:
+        raise SubmitError(
+            f"sbatch prints no id of a job, so there may be one in the queue; look with "
+            f"squeue --me: {said.strip()}",
+            command="sbatch",
+        )
+    return str(found[-1])
 
 
 def queue(ids: Sequence[str]) -> list[dict[str, str]]:
@@ -155,7 +176,7 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
     return [
         dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True))
         for line in _squeue(ids, "--format=%i|%T|%r|%N|%L").split("\n")
-        if line
+        if line.count("|") == 4
     ]
 
 

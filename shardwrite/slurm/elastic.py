@@ -56,7 +56,7 @@ from shardwrite.host.stopping import (
 )
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.slurm.client import cancel, endings, queue
+from shardwrite.slurm.client import cancel, endings, id_in, queue
 from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS, check_network, networks
 from shardwrite.slurm.jobs import cancel_left, refuse_second, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
@@ -413,7 +413,11 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
         def _job_id_from_submit_output(self, out: str) -> str:
             if not out:
                 return ""
-            number = str(super()._job_id_from_submit_output(out))
+            try:
+                number = id_in(out)
+            except SubmitError as error:
+                jobs.refusal = error.message
+                return ""
             jobs.add(number)
             return number
 

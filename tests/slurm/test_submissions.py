@@ -210,6 +210,22 @@ def test_a_submission_that_a_signal_ends_is_known(cluster, name):
     assert "cancelled 41\n" in printed("slurm", "cancel", "x.zarr")
 
 
+def test_what_a_site_prints_beside_is_no_answer(cluster):
+    """Notices before and after an id, and between the lines of the queue; and no id at all."""
+    for name, last in (("sbatch", "echo 99 jobs are yours"), ("squeue", "echo 'down | at 9'")):
+        program = cluster / "bin" / name
+        program.write_text(
+            program.read_text().replace("\n", "\necho Welcome to 7 nodes\n", 1) + last
+        )
+    submit("x.zarr")
+    assert "afterany:41 " in (cluster / "submitted").read_text()
+    assert {job["id"] for job in seams.status_of("x.zarr").jobs} == {"41", "42"}
+    assert "cancelled 41, 42\n" in printed("slurm", "cancel", "x.zarr")
+    (cluster / "bin" / "sbatch").write_text("#!/bin/bash\necho closed until 9\n")
+    assert "no id of a job" in (said := submit("x.zarr", code=1))
+    assert "closed until 9" in said
+
+
 def test_resubmit_refuses(cluster):
     assert "no scripts are there" in printed("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
     submit("x.zarr", "--directory", "here")
