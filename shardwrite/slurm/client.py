@@ -41,8 +41,35 @@ def looking() -> Iterator[None]:
         _deadline.reset(token)
 
 
+_OF_QUESTIONS = ("SQUEUE_", "SACCT_", "SCANCEL_")
+"""Variables by which a user hides jobs from the commands that look for them, or keeps them."""
+
+_OTHER_NAMES = {
+    "mem": ["MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU"],
+    "time": ["TIMELIMIT"],
+    "requeue": ["NO_REQUEUE"],
+    "no-requeue": ["REQUEUE"],
+}
+"""Ends of the variables of `sbatch` that an option contradicts, but for that of its own name."""
+
+
+def environment_of(script: Path) -> dict[str, str]:
+    """The environment of a script's `sbatch`, without variables that win over its directives.
+
+    Without those, too, that make a job array of any script, or wait for the end of its job.
+    """
+    text = script.read_text(errors="replace")
+    options = re.findall(r"^#SBATCH --([a-z-]+)", text, re.MULTILINE)
+    ends = [end for option in options for end in (option, *_OTHER_NAMES.get(option, ()))]
+    above = {f"SBATCH_{end.upper().replace('-', '_')}" for end in (*ends, "array-inx", "wait")}
+    return {name: value for name, value in os.environ.items() if name not in above}
+
+
 def _run(
-    command: Sequence[str], directory: Path | None = None, seconds: float | None = None
+    command: Sequence[str],
+    directory: Path | None = None,
+    seconds: float | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> str:
     """Run a command and return its standard output.
 
@@ -61,6 +88,9 @@ def _run(
         done = subprocess.run(  # noqa: S603 (SLURM's own commands, and no shell)
             command,
             cwd=directory,
+            env={
+                name: value for name, value in environ.items() if not name.startswith(_OF_QUESTIONS)
+            },
             capture_output=True,
             text=True,
             errors="replace",  # jobs of others may have any names
@@ -125,7 +155,7 @@ def submit_chain(
             after = [f"--dependency=afterany:{ids[-1]}"] if ids else []
             command = ["sbatch", "--parsable", *some, *after, script.name]
             try:
-                said = _run(command, directory)
+                said = _run(command, directory, environ=environment_of(script))
             except KeyboardInterrupt as error:
                 raise SubmitError(
                     f"interrupted before sbatch has answered, so the job of {script.name} may be "

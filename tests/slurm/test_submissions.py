@@ -226,6 +226,40 @@ def test_what_a_site_prints_beside_is_no_answer(cluster):
     assert "closed until 9" in said
 
 
+def test_variables_of_the_user_hide_no_job_and_change_no_script(cluster, monkeypatch):
+    """Those that a script says nothing of are kept."""
+    for name in ("sbatch", "squeue", "scancel"):
+        program = cluster / "bin" / name
+        text = program.read_text().replace("\n", f"\nenv >> {cluster}/{name}-environ\n", 1)
+        program.write_text(text)
+    ends = ["ARRAY_INX", "TIMELIMIT", "MEM_PER_CPU", "MEM_PER_NODE", "SIGNAL", "WAIT", "JOB_NAME"]
+    names = [*(f"SBATCH_{end}" for end in ends), "SBATCH_PARTITION", "SBATCH_ACCOUNT"]
+    for name in [*names, "SQUEUE_STATES", "SQUEUE_USERS", "SACCT_FORMAT", "SCANCEL_STATE"]:
+        monkeypatch.setenv(name, "1")
+    submit("x.zarr", "--sbatch=--partition=main")
+    printed("slurm", "cancel", "x.zarr")
+    seen = [(cluster / f"{name}-environ").read_text() for name in ("sbatch", "squeue", "scancel")]
+    left = {name: seen[0].splitlines().count(f"{name}=1") for name in names}
+    assert {name: n for name, n in left.items() if n} == {"SBATCH_SIGNAL": 1, "SBATCH_ACCOUNT": 2}
+    assert not any(name in text for text in seen for name in ("SQUEUE_", "SACCT_", "SCANCEL_"))
+
+
+def test_workers_are_submitted_likewise(cluster, monkeypatch):
+    """What the site prints is not their id, and the user's variables are not above their script."""
+    text = SBATCH.format(base=cluster).replace("echo $n\n", "echo Submitted batch job $n\n")
+    notice = f"#!/bin/bash\necho 87 % are yours\nenv > {cluster}/environ"
+    (cluster / "bin" / "sbatch").write_text(notice + text)
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    with (
+        pytest.raises(shardwrite.ClusterError) as caught,
+        shardwrite.slurm.cluster(jobs=1, patience_seconds=3.0, encrypted=False),
+    ):
+        pass
+    assert [job["id"] for job in caught.value.jobs] == ["41"]
+    assert "SBATCH_" not in (cluster / "environ").read_text()
+    assert not [*(cluster / "queue").iterdir()]
+
+
 def test_resubmit_refuses(cluster):
     assert "no scripts are there" in printed("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
     submit("x.zarr", "--directory", "here")
