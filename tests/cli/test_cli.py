@@ -367,3 +367,18 @@ def test_output_that_nobody_reads_ends_in_silence():
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_terminal_that_lacks_the_characters_of_a_path(tmp_path):
+    """They are spelt out for people, and are in a script what they are in the file system."""
+    np.save(tmp_path / "a.npy", np.ones(8))
+    program = [sys.executable, "-c", "from shardwrite.cli import main; main()"]
+    environ = {**os.environ, "PYTHONIOENCODING": "latin1"}
+    printed = [
+        subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=True).stdout
+        for words in (["write"], ["slurm", "script", "array", "--parts", "1"])
+        for command in [[*program, *words, "a.npy", "日.zarr"]]
+    ]
+    assert (tmp_path / "日.zarr" / "zarr.json").is_file()
+    assert rb"\u65e5.zarr" in printed[0]
+    assert "日.zarr" in printed[1].decode()
