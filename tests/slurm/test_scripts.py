@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import seams
 from click.testing import CliRunner
+from helpers import printed
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
@@ -100,6 +101,28 @@ def test_the_scripts_to_copy_are_what_the_command_prints(kind, size):
     done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, size, n])
     assert done.exit_code == 0, done.output
     assert done.output == (ROOT / "slurm" / f"{kind}.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        (
+            "array",
+            "--parts 3 --shards 512",
+            "--shards is for init, allocation and elastic, and not for array",
+        ),
+        ("array", "--parts 3 --nodes 9", "--nodes is for allocation, and not for array"),
+        ("finalize", "--parts 3 --at-once 2", "--at-once is for array, and not for finalize"),
+        ("finalize", "--parts 3 --fill-value 7", "--fill-value is for init"),
+        ("elastic", "--jobs 3 --program p.py", "--program is for allocation"),
+        ("allocation", "--driver-time 1:00:00", "--driver-time is for elastic"),
+        ("allocation", "--program p.py --shards 64", "--shards is for SRC and DST"),
+        ("allocation", "--program p.py --decode-cf", "--decode-cf is for SRC and DST"),
+    ],
+)
+def test_what_a_kind_of_script_does_not_take_is_refused(kind, words, said):
+    command = ["slurm", "script", kind, *PLACEHOLDERS, *words.split()]
+    assert said in " ".join(printed(*command, code=2).split())
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
