@@ -182,6 +182,12 @@ class Submission:
         n_parts = asked.n_parts or parts_for(
             nbytes, n_groups, parse_nbytes(asked.throughput, "throughput"), max_array_size()
         )
+        if n_parts > n_groups:
+            has, group = ("has", "group") if n_groups == 1 else ("have", "groups")
+            _tell(
+                f"only {n_groups} of {n_parts} parts {has} work, because the plan has {n_groups} "
+                f"{group}; give --parts {n_groups}, or smaller source chunks"
+            )
         job = ArrayJob(
             src=absolute(src) if isinstance(src, str) else tuple(map(absolute, src)),
             dst=root_of(target),

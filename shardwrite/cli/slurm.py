@@ -337,9 +337,18 @@ def resubmit(
             value=str(where),
             remedy="give where they are, or use submit",
         )
-    if re.fullmatch(r"[\d,-]+", tasks) is None:
+    given = [re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", each) for each in tasks.split(",")]
+    ranges = [(int(each[1]), int(each[2] or each[1])) for each in given if each is not None]
+    if len(ranges) < len(given) or any(first > last for first, last in ranges):
         raise SpecError(
             "no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5"
+        )
+    if 0 < scripts.n_parts <= max(last for _, last in ranges):
+        raise SpecError(
+            f"there are {scripts.n_parts} parts",
+            field="array",
+            value=tasks,
+            remedy=f"give some of 0-{scripts.n_parts - 1}",
         )
     check_directory(where, target)
     if not runs_at(target):

@@ -260,11 +260,21 @@ def test_workers_are_submitted_likewise(cluster, monkeypatch):
     assert not [*(cluster / "queue").iterdir()]
 
 
+def test_more_parts_than_groups(cluster):
+    """It is told, before anything is submitted, how many have work."""
+    words = ["write", "x.npy", "x.zarr", "--submit", "--dry-run", "--shards", 64, "--chunks", 8]
+    assert "only 1 of 50 parts has work" in (said := printed(*words, "--parts", 50))
+    assert "the plan has 1 group; give --parts 1, or smaller source chunks" in said
+    assert "has work" not in printed(*words, "--parts", 1)
+
+
 def test_resubmit_refuses(cluster):
     assert "no scripts are there" in printed("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
     submit("x.zarr", "--directory", "here")
     wrong = ["slurm", "resubmit", "x.zarr", "--directory", "here", "--array"]
-    assert "no list of parts" in printed(*wrong, "1 --uid=0", code=2)
+    for tasks in ("1 --uid=0", "3-1", "1,,2", "1-", ""):
+        assert "no list of parts" in printed(*wrong, tasks, code=2)
+    assert "there are 4 parts; give some of 0-3" in printed(*wrong, "1,3-4", code=2)
     assert "scripts that write" in printed(
         "slurm", "resubmit", "y.zarr", "--directory", "here", "--array", "1", code=2
     )
@@ -545,7 +555,7 @@ def test_commands_of_slurm_submit_what_others_do(cluster, hierarchy, command, ot
     how = {"write": LAYOUT, "precomputed": ["--axes", "zyx", "--resolution", "4,4,40"]}
     if command == "precomputed":
         np.save("x.npy", np.ones((16, 64, 64), "u4"))
-    words = [src, "new", *how.get(command, []), "--parts", 4, "--at-once", 2, "--lead", 60]
+    words = [src, "new", *how.get(command, []), "--parts", 1, "--at-once", 2, "--lead", 60]
     shown = printed(command, *words, "--submit", "--dry-run")
     assert shown == printed("slurm", other, *words, "--dry-run")
     for wrong in (["--threads", 2], ["--recheck"]):
@@ -598,6 +608,7 @@ def test_a_scale_of_a_volume(cluster, axes):
     address = f"precomputed://{Path.cwd()}/volume"
     words = ["cube.npy", address, "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
     words += ["--shard-nbytes", "4kB", "--parts", 2, "--directory", "jobs"]
+    words += ["--memory-limit", "70kB"]  # so that there is a group for each part
     shown = printed("precomputed", *words, "--submit", "--dry-run")
     assert "write-part" in shown
     assert ("--axes" in shown) == (axes == "xyz")
