@@ -19,6 +19,8 @@ from shardwrite.config.table import RUN_DIR, STORAGE, VIA, value_of
 from shardwrite.convert.convert import preview_loss
 from shardwrite.convert.keywords import PlanReshardArguments, PrepareConversionArguments
 from shardwrite.convert.plan import Conversion
+from shardwrite.errors import SpecError
+from shardwrite.host.resources import USABLE_SHARE
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.rundir import refuse_in_store
 from shardwrite.operations.keywords import PlanArguments
@@ -45,7 +47,14 @@ from shardwrite.slurm.jobs import (
 )
 from shardwrite.slurm.keywords import ClusterArguments, SubmitArguments
 from shardwrite.slurm.notes import record_jobs
-from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script, parts_for
+from shardwrite.slurm.script import (
+    ArrayJob,
+    Settings,
+    array_script,
+    finalize_script,
+    memory_nbytes,
+    parts_for,
+)
 from shardwrite.stores.looking import is_bucket_url, is_store_url, local_path
 
 # ---- Job arrays
@@ -87,6 +96,10 @@ def absolute(src: str) -> str:
     return src if "://" in src else os.path.abspath(src)
 
 
+_LEAST_NBYTES = 256 * 2**20
+"""Memory of the smallest job; the interpreter and its libraries take about half of that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A job array for a target, as a user asks for it, and the job after it."""
@@ -105,14 +118,23 @@ class Submission:
 
     def planned(self, plan: Callable[..., Plan], *args: Any, **options: Any) -> Plan:
         """A plan for tasks, which does not depend on this machine."""
-        options["memory_limit"] = options["memory_limit"] or self.memory_limit
+        limit = self.memory_limit
+        options["memory_limit"] = options["memory_limit"] or limit
         with engine(self.settings.cores, None, None):
             return plan(*args, **options)
 
     @property
     def memory_limit(self) -> int:
-        """Bytes that a task may use, if the user does not say it."""
-        return self.settings.cores * MEMORY_OF_A_THREAD
+        """Bytes that a task may use, if the user does not say it: what it will have in its job."""
+        size, of_threads = self.settings.memory, self.settings.cores * MEMORY_OF_A_THREAD
+        if not size.strip("0"):  # all memory of the node, which nobody knows here
+            return of_threads
+        nbytes = memory_nbytes(size)
+        if nbytes < _LEAST_NBYTES:
+            remedy = "give 256M or more"
+            raise SpecError("too little for a task", field="memory", value=size, remedy=remedy)
+        limit = int(nbytes * USABLE_SHARE)
+        return limit if self.asked.memory else min(limit, of_threads)
 
     def submit_new(
         self,

@@ -268,6 +268,34 @@ def test_more_parts_than_groups(cluster):
     assert "has work" not in printed(*words, "--parts", 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "gib"),
+    [
+        ("", 4),
+        ("--memory 32G", 28.8),
+        ("--memory 3G", 2.7),
+        ("--memory 0 --cores 2", 2),
+        ("--cores 64", 7.2),
+    ],
+)
+def test_tasks_are_planned_with_the_memory_of_their_jobs(cluster, words, gib, monkeypatch):
+    limits = []
+
+    def plan(*_, memory_limit, **__):
+        limits.append(memory_limit)
+        raise shardwrite.SubmitError("seen", command="")
+
+    monkeypatch.setattr(shardwrite, "plan", plan)
+    said = printed("write", "x.npy", "x.zarr", "--submit", *words.split(), code=1)
+    assert limits == [int(gib * 2**30)], said
+
+
+def test_jobs_with_too_little_memory_are_refused(cluster, hierarchy):
+    for words in (["write", "x.npy"], ["shard", "h"]):
+        said = printed(*words, "n", "--submit", "--memory", 8, "--memory-limit", "4GB", code=2)
+        assert "too little for a task; give 256M or more" in said
+
+
 def test_resubmit_refuses(cluster):
     assert "no scripts are there" in printed("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
     submit("x.zarr", "--directory", "here")
