@@ -465,7 +465,6 @@ COVERED: dict[str, str] = {
     "goes with --finalize": "tests/cli/test_convert_commands.py::test_in_parts",
     "give --names for the arrays that several sources become": f"{_SUBMIT}::{_SEVERAL}",
     "--names goes with --submit": f"{_SUBMIT}::{_SEVERAL}",
-    "--names is for array and finalize": f"{_SUBMIT}::test_scripts_of_several_arrays",
     "--dry-run shows a part of one array": (
         "tests/cli/test_parts_commands.py::test_numbers_of_parts_that_are_too_large"
     ),

@@ -159,6 +159,7 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
         raise click.UsageError(
             "array and finalize take --parts, elastic takes --jobs, and allocation --nodes"
         )
+    words = tuple(f"./{word}" if word.startswith("-") else word for word in words)
     src, dst = words[0], words[-1]
     arguments = arguments_of(of_write, options)
     if kind == "allocation":

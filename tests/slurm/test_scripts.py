@@ -140,6 +140,11 @@ def test_shellcheck(path):
         assert done.returncode == 0, done.stdout
 
 
+def test_paths_that_look_like_options():
+    done = printed("slurm", "script", "array", "--parts", 3, "--", "-a.npy", "-x.zarr")
+    assert "SRC=./-a.npy\nDST=./-x.zarr\n" in done
+
+
 def test_what_a_user_gives_reaches_the_program_as_it_is(tmp_path):
     """The script run by bash, with a program of the same name that writes down its arguments."""
     program = tmp_path / "shardwrite"
