@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwrite import errors
 from shardwrite._lazy import LateMethod, attach, when_imported
+from shardwrite.config.table import PREFIX as _PREFIX
 from shardwrite.config.table import Setting as _Setting
 from shardwrite.config.table import as_tree as _as_tree
 from shardwrite.config.table import use as _use
@@ -193,7 +194,10 @@ def _where(setting: _Setting[Any]) -> str:
 
 
 def _add_defaults(dask_config: ModuleType) -> None:
+    given = dask_config.merge({_PREFIX: dask_config.config.get(_PREFIX)})
     dask_config.update_defaults(_as_tree())
+    if given[_PREFIX] is not None:  # a value where defaults are a tree is kept, and refused
+        dask_config.update(dask_config.config, given)
 
 
 def _add_method(dask_array: ModuleType) -> None:

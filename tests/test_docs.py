@@ -106,6 +106,22 @@ def test_pages(page, tmp_path, monkeypatch):
             subprocess.run(["bash", "-euo", "pipefail", "-c", example], env=environ, check=True)
 
 
+METHOD = re.compile(r"\.(to_sharded_zarr|to_precomputed|shardwrite)\b")
+
+
+def test_pages_import_the_package_before_they_use_its_methods():
+    """A reader's process has not imported it, as the process of this test has."""
+    forgotten = []
+    for page in PAGES:
+        code = "".join(
+            each for language, each in EXAMPLE.findall(page.read_text()) if language == "python"
+        )
+        first = METHOD.search(code)
+        if first and re.search(r"^(import|from) shardwrite\b", code[: first.start()], re.M) is None:
+            forgotten.append(str(page.relative_to(ROOT)))
+    assert forgotten == []
+
+
 def test_pages_without_examples_have_none():
     assert [p for p in WITHOUT_EXAMPLES if EXAMPLE.search((DOCS / p).read_text())] == []
 

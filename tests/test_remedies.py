@@ -74,6 +74,7 @@ _PLACES = "tests/operations/test_adopt_places.py"
 _GROUPS = "tests/runs/test_state_of_groups.py"
 _RECOVER = "tests/operations/test_recover.py"
 _STAGED = "tests/operations/test_staged.py"
+_OF_SCRIPTS = "tests/slurm/test_scripts.py::test_what_a_kind_of_script_does_not_take_is_refused"
 COVERED: dict[str, str] = {
     "--shards {} --chunks {} --compressors {}": "tests/operations/test_design.py::test_the_command",
     'replace what is there with mode="w"': (
@@ -114,6 +115,14 @@ COVERED: dict[str, str] = {
         f"{_STAGED}::test_values_that_are_gone_are_not_computed_again"
     ),
     "give that call up with abandon": (f"{_STAGED}::test_a_source_without_a_name_is_told"),
+    "parts {} work, because the plan has {} {}; give --parts {}": (
+        "tests/slurm/test_submissions.py::test_more_parts_than_groups"
+    ),
+    "look with squeue --me": (
+        "tests/slurm/test_submissions.py::test_a_submission_that_a_signal_ends_is_known"
+    ),
+    "array and finalize": _OF_SCRIPTS,
+    "is for SRC and DST, and not for --program": _OF_SCRIPTS,
     "was not asked: SLURM took {} s before; try again": (
         "tests/slurm/test_status.py::test_squeue_that_does_not_answer"
     ),
@@ -466,7 +475,6 @@ COVERED: dict[str, str] = {
     "goes with --finalize": "tests/cli/test_convert_commands.py::test_in_parts",
     "give --names for the arrays that several sources become": f"{_SUBMIT}::{_SEVERAL}",
     "--names goes with --submit": f"{_SUBMIT}::{_SEVERAL}",
-    "--names is for array and finalize": f"{_SUBMIT}::test_scripts_of_several_arrays",
     "--dry-run shows a part of one array": (
         "tests/cli/test_parts_commands.py::test_numbers_of_parts_that_are_too_large"
     ),

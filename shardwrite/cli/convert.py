@@ -239,7 +239,8 @@ def _submit(
         raise click.UsageError("a job array needs another place for the new data: give DST")
     arguments, submission = _arguments(options), Submission.of(given, dst, options)
     of_call = of_group(ReshardArguments, options)
-    of_call["memory_limit"] = of_call["memory_limit"] or submission.memory_limit
+    limit = submission.memory_limit
+    of_call["memory_limit"] = of_call["memory_limit"] or limit
     engine, target = LocalEngine("threads"), resolve_target(dst, None)
     need_directory(target)
     parts = plan_parts(src, call_of(ReshardArguments(src, dst, mode=mode, **of_call)), engine)

@@ -19,6 +19,8 @@ from shardwrite.config.table import RUN_DIR, STORAGE, VIA, value_of
 from shardwrite.convert.convert import preview_loss
 from shardwrite.convert.keywords import PlanReshardArguments, PrepareConversionArguments
 from shardwrite.convert.plan import Conversion
+from shardwrite.errors import SpecError
+from shardwrite.host.resources import USABLE_SHARE
 from shardwrite.journal.begin import find_run
 from shardwrite.journal.rundir import refuse_in_store
 from shardwrite.operations.keywords import PlanArguments
@@ -29,7 +31,7 @@ from shardwrite.place.target import Target, no_bucket, resolve_new, resolve_targ
 from shardwrite.plan.options import parse_nbytes
 from shardwrite.plan.plan import Plan, Stretch
 from shardwrite.runs.result import WriteResult
-from shardwrite.slurm.client import cancel, max_array_size, root_of, submit_chain, telling_of
+from shardwrite.slurm.client import cancel, max_array_size, root_of, submit_chain
 from shardwrite.slurm.elastic import opened, workers_of
 from shardwrite.slurm.jobs import (
     ARRAY,
@@ -45,7 +47,14 @@ from shardwrite.slurm.jobs import (
 )
 from shardwrite.slurm.keywords import ClusterArguments, SubmitArguments
 from shardwrite.slurm.notes import record_jobs
-from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script, parts_for
+from shardwrite.slurm.script import (
+    ArrayJob,
+    Settings,
+    array_script,
+    finalize_script,
+    memory_nbytes,
+    parts_for,
+)
 from shardwrite.stores.looking import is_bucket_url, is_store_url, local_path
 
 # ---- Job arrays
@@ -87,6 +96,10 @@ def absolute(src: str) -> str:
     return src if "://" in src else os.path.abspath(src)
 
 
+_LEAST_NBYTES = 256 * 2**20
+"""Memory of the smallest job; the interpreter and its libraries take about half of that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A job array for a target, as a user asks for it, and the job after it."""
@@ -105,14 +118,23 @@ class Submission:
 
     def planned(self, plan: Callable[..., Plan], *args: Any, **options: Any) -> Plan:
         """A plan for tasks, which does not depend on this machine."""
-        options["memory_limit"] = options["memory_limit"] or self.memory_limit
+        limit = self.memory_limit
+        options["memory_limit"] = options["memory_limit"] or limit
         with engine(self.settings.cores, None, None):
             return plan(*args, **options)
 
     @property
     def memory_limit(self) -> int:
-        """Bytes that a task may use, if the user does not say it."""
-        return self.settings.cores * MEMORY_OF_A_THREAD
+        """Bytes that a task may use, if the user does not say it: what it will have in its job."""
+        size, of_threads = self.settings.memory, self.settings.cores * MEMORY_OF_A_THREAD
+        if not size.strip("0"):  # all memory of the node, which nobody knows here
+            return of_threads
+        nbytes = memory_nbytes(size)
+        if nbytes < _LEAST_NBYTES:
+            remedy = "give 256M or more"
+            raise SpecError("too little for a task", field="memory", value=size, remedy=remedy)
+        limit = int(nbytes * USABLE_SHARE)
+        return limit if self.asked.memory else min(limit, of_threads)
 
     def submit_new(
         self,
@@ -182,6 +204,12 @@ class Submission:
         n_parts = asked.n_parts or parts_for(
             nbytes, n_groups, parse_nbytes(asked.throughput, "throughput"), max_array_size()
         )
+        if n_parts > n_groups:
+            has, group = ("has", "group") if n_groups == 1 else ("have", "groups")
+            _tell(
+                f"only {n_groups} of {n_parts} parts {has} work, because the plan has {n_groups} "
+                f"{group}; give --parts {n_groups}, or smaller source chunks"
+            )
         job = ArrayJob(
             src=absolute(src) if isinstance(src, str) else tuple(map(absolute, src)),
             dst=root_of(target),
@@ -229,13 +257,16 @@ def submit_scripts(
 
     If the target has a spool, the array is submitted twice: to spool, and to gather.
     """
+
+    def record(arrays: Sequence[str], last: str) -> None:
+        for run, among in runs.items():
+            for number in arrays:
+                record_jobs(run, number, last, n_parts, among)
+
     with submitting(target):
         write_scripts(where, target, scripts)
-        arrays, last = submit_chain(where / ARRAY, where / FINALIZE, tasks, n_rounds_of(target))
-        with telling_of([*arrays, last]):
-            for run, among in runs.items():
-                for number in arrays:
-                    record_jobs(run, number, last, n_parts, among)
+        n_rounds = n_rounds_of(target)
+        arrays, last = submit_chain(where / ARRAY, where / FINALIZE, record, tasks, n_rounds)
     if as_json:
         ids = dict(zip(("array", "gather"), arrays, strict=False))
         facts = {**ids, "finalize": last, "parts": n_parts, "directory": str(where)}

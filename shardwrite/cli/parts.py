@@ -190,8 +190,8 @@ def write_part(
     Without SRC, the part is read from what `init` was given, if that was a file or a Zarr array.
     With --names, each part writes its share of all arrays.
     """
-    x, identity = _opened_for_part(src, names, axes, source)
     if dry_run:
+        x, identity = _opened_for_part(src, names, axes, source)
         if names is not None or not src:
             raise click.UsageError("--dry-run shows a part of one array, with its SRC")
         from shardwrite.cli.previews import preview_part
@@ -202,7 +202,9 @@ def write_part(
         told = f"part {part[0]} of {part[1]}: {len(found.groups):,} groups of shards, "
         echo(json.dumps({**facts, **size}) if as_json else f"{told}{human(found.raw_nbytes)}")
         return
-    with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
+    with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+        x, identity = _opened_for_part(src, names, axes, source)
+        stack.enter_context(engine(threads, None, None))
         result = shardwrite.write_part(
             x,
             dst,

@@ -33,6 +33,7 @@ from shardwrite.cli.options import (
     of_group,
     option_of,
     options_of,
+    refuse,
     source_options,
 )
 from shardwrite.cli.parts import show_status
@@ -102,6 +103,18 @@ def slurm() -> None:
     """
 
 
+_KINDS_OF = {
+    "n_parts": "array and finalize",
+    "names": "array and finalize",
+    "at_once": "array",
+    "jobs": "elastic",
+    **dict.fromkeys(names(DriverKeywords), "elastic"),
+    **dict.fromkeys(names(AllocationKeywords), "allocation"),
+    **dict.fromkeys(names(LayoutKeywords), "init, allocation and elastic"),
+}
+"""What takes each option that not all kinds of scripts take."""
+
+
 @slurm.subcommand(prints_json=False)
 @click.argument("kind", type=click.Choice(["array", "finalize", "allocation", "elastic"]))
 @click.argument("words", shell_complete=files, nargs=-1, metavar="[SRC... DST | ARGUMENTS]...")
@@ -123,18 +136,21 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
     `write`, or a program of yours. `elastic` is a small job that submits workers as jobs of their
     own.
     """
+    for option, kinds in _KINDS_OF.items():
+        if kind not in kinds:
+            refuse([option], f"is for {kinds}, and not for {kind}")
     given, nodes = jobs_of(options), of_group(AllocationKeywords, options)
     n_parts, n_jobs = given.pop("n_parts", None), given.pop("jobs", None)
     is_program, asked = nodes["program"] is not None, SubmitArguments(**given)
     settings = settings_of(asked, words[-1] if words and not is_program else "", None)
-    if is_program and kind == "allocation":
+    of_write = {"name", *SOURCE_NAMES, *names(LayoutKeywords)}
+    if is_program:
+        refuse(of_write, "is for SRC and DST, and not for --program")
         emit(allocation_script(AllocationJob(**nodes, arguments=words), settings), nl=False)
         return
-    if is_program or len(words) < 2:
+    if len(words) < 2:
         raise click.UsageError("give SRC and DST, or for an allocation --program")
     several = options.pop("names")
-    if several is not None and kind not in ("array", "finalize"):
-        raise click.UsageError("--names is for array and finalize")
     check_sources(words[:-1], several)
     if (n_parts is not None, n_jobs is not None) != (
         kind in ("array", "finalize"),
@@ -143,14 +159,15 @@ def script(kind: str, words: tuple[str, ...], **options: Any) -> None:
         raise click.UsageError(
             "array and finalize take --parts, elastic takes --jobs, and allocation --nodes"
         )
+    words = tuple(f"./{word}" if word.startswith("-") else word for word in words)
     src, dst = words[0], words[-1]
-    of_write = arguments_of({"name", *SOURCE_NAMES, *names(LayoutKeywords)}, options)
+    arguments = arguments_of(of_write, options)
     if kind == "allocation":
-        job = AllocationJob(**nodes, src=src, dst=dst, options=of_write)
+        job = AllocationJob(**nodes, src=src, dst=dst, options=arguments)
         text = allocation_script(job, settings)
     elif kind == "elastic":
         time = options["driver_time"]
-        driver = ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=of_write, driver_time=time)
+        driver = ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=arguments, driver_time=time)
         text = elastic_script(driver, settings)
     else:
         parts = ArrayJob(
@@ -321,9 +338,18 @@ def resubmit(
             value=str(where),
             remedy="give where they are, or use submit",
         )
-    if re.fullmatch(r"[\d,-]+", tasks) is None:
+    given = [re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", each) for each in tasks.split(",")]
+    ranges = [(int(each[1]), int(each[2] or each[1])) for each in given if each is not None]
+    if len(ranges) < len(given) or any(first > last for first, last in ranges):
         raise SpecError(
             "no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5"
+        )
+    if 0 < scripts.n_parts <= max(last for _, last in ranges):
+        raise SpecError(
+            f"there are {scripts.n_parts} parts",
+            field="array",
+            value=tasks,
+            remedy=f"give some of 0-{scripts.n_parts - 1}",
         )
     check_directory(where, target)
     if not runs_at(target):

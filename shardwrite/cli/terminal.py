@@ -8,8 +8,10 @@ Credentials are removed.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -62,8 +64,8 @@ def tell(done: Any, *, as_json: bool) -> None:
 
 
 def emit(text: str, *, nl: bool = True) -> None:
-    """Print a text that another program reads, unchanged."""
-    click.echo(exact(text), nl=nl)
+    """Print a text that another program reads, unchanged; paths are what they are on disk."""
+    click.echo(os.fsencode(exact(text)), nl=nl)
 
 
 class Program(click.Group):
@@ -72,6 +74,7 @@ class Program(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """See :meth:`click.Command.make_context`. It comes before any other file is opened."""
         _fill_standard_descriptors()
+        _spell_out_characters()
         with _as_printable():
             return super().make_context(*args, **kwargs)
 
@@ -92,6 +95,13 @@ def _fill_standard_descriptors() -> None:
         os.set_inheritable(fd, True)
         fd = os.open(os.devnull, os.O_RDWR)
     os.close(fd)
+
+
+def _spell_out_characters() -> None:
+    """Have characters that the terminal's encoding lacks spelt out; else they would be an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -108,10 +109,12 @@ def update(
     """
     if (region is None) == (axis is None):
         raise click.UsageError("give either --region or --append AXIS")
-    x, identity = open_as_dask(src, options)
     where = {"region": region} if axis is None else {"region": "append", "axis": axis}
-    options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}
-    with requeueing(n_requeues), handling_signals(), engine_of(options):
+    where["strategy"] = _strategy(strategy, in_place=in_place)
+    with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+        x, identity = open_as_dask(src, options)
+        stack.enter_context(engine_of(options))
+        options |= {**where, "source_id": identity}
         if dry_run:
             of_plan = of_group(PlanRegionArguments, options)
             made = shardwrite.plan_region(x, array, **of_plan)

@@ -139,12 +139,12 @@ def write(
     check_sources(src, names)
     n_requeues, as_json = given.pop("n_requeues", None), options.pop("as_json")
     dry_run, checks = options.pop("dry_run"), options.pop("checks")
-    x, identity = open_to_write(src[0], options)
-    if dry_run:
-        with own_engine:
-            _show_plan(x, dst, identity, options, as_json=as_json)
-        return
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+        x, identity = open_to_write(src[0], options)
+        if dry_run:
+            with own_engine:
+                _show_plan(x, dst, identity, options, as_json=as_json)
+            return
         if cluster is not None:
             from shardwrite.cli.jobs import write_with_jobs
 
@@ -272,14 +272,15 @@ def precomputed(
         return
     n_requeues, as_json = given.pop("n_requeues", None), options.pop("as_json")
     dry_run, checks = options.pop("dry_run"), options.pop("checks")
-    x, identity = _open_volume(src, options)
-    if dry_run:
-        of_plan = of_group(PlanPrecomputedArguments, options)
-        with own_engine:
-            made = shardwrite.plan_precomputed(x, dst, source_id=identity, **of_plan)
-        tell(made, as_json=as_json)
-        return
-    with requeueing(n_requeues), handling_signals(), own_engine:
+    with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+        x, identity = _open_volume(src, options)
+        stack.enter_context(own_engine)
+        if dry_run:
+            of_plan = of_group(PlanPrecomputedArguments, options)
+            tell(
+                shardwrite.plan_precomputed(x, dst, source_id=identity, **of_plan), as_json=as_json
+            )
+            return
         result = shardwrite.to_precomputed(
             x, dst, source_id=identity, progress=not as_json, **options
         )

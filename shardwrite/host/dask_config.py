@@ -40,7 +40,9 @@ def _where(path: str, variable: str) -> str:
 
 def check_configuration() -> None:
     """Check all settings in the configuration of dask."""
-    tree = dask.config.get(PREFIX, {})
+    _refuse_dots()
+    tree = dask.config.get(PREFIX, None)
+    tree = {} if tree is None else tree
     if not isinstance(tree, Mapping):
         raise SpecError(
             f"is no mapping (set {_where(PREFIX, 'DASK_SHARDWRITE')})",
@@ -66,8 +68,37 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
         name = f"{above}{key}".replace("_", "-")
         if isinstance(value, Mapping) and name not in _NAMES:
             yield from _leaves(value, f"{name}.")
-        else:
-            yield name
+        elif value is not None or not any(each.startswith(f"{name}.") for each in _NAMES):
+            yield name  # and no empty section
+
+
+def _refuse_dots() -> None:
+    """Refuse names with dots in files: dask would look for a tree, and never find them."""
+    for key, path in _dotted(dask.config.config):
+        every = reversed(list(dask.config.collect_yaml(dask.config.paths, return_paths=True)))
+        file = next((file for file, tree in every if (key, path) in _dotted(tree)), None)
+        *sections, last = path.split(".")
+        tree = "".join(f"{section}: {{" for section in sections) + f"{last}: ..."
+        raise SpecError(
+            "has a dot in its name, so it would be ignored "
+            f"(set {'by the program' if file is None else f'in {file}'})",
+            field=path,
+            value=key,
+            remedy=f"write it as a tree, {tree}{'}' * len(sections)}",
+        )
+
+
+def _dotted(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Names of this package with a dot in one key: that key, and the whole name."""
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        name = path.replace("_", "-").removeprefix(f"{PREFIX}.")
+        if not f"{path}.".startswith(f"{PREFIX}."):
+            continue
+        if "." in str(key):
+            yield str(key), path
+        elif isinstance(value, Mapping) and name not in _NAMES:
+            yield from _dotted(value, f"{path}.")
 
 
 def _refuse(name: str) -> None:

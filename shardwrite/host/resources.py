@@ -35,8 +35,8 @@ from dask.system import CPU_COUNT
 from shardwrite._dataclass import dataclass
 from shardwrite.errors import SpecError, StoreError
 
-# usable share of a job's memory; the interpreter, libraries and dirty cached pages need the rest
-_SHARE = 0.9
+USABLE_SHARE = 0.9
+"""Usable share of a job's memory. Interpreter, libraries and dirty cached pages need the rest."""
 
 _UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a number of this order
 
@@ -142,7 +142,7 @@ def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/
     # SLURM sets this limit to the job's memory on the node
     limits.append(None if soft == resource.RLIM_INFINITY else soft)
     set_limits = [limit for limit in limits if limit is not None]
-    share = min(set_limits) * _SHARE / tasks_on_node(environ) if set_limits else None
+    share = min(set_limits) * USABLE_SHARE / tasks_on_node(environ) if set_limits else None
     free = _free(Path(root))
     return max(1, int(free if share is None else min(share, free)))
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -41,8 +41,35 @@ def looking() -> Iterator[None]:
         _deadline.reset(token)
 
 
+_OF_QUESTIONS = ("SQUEUE_", "SACCT_", "SCANCEL_")
+"""Variables by which a user hides jobs from the commands that look for them, or keeps them."""
+
+_OTHER_NAMES = {
+    "mem": ["MEM_PER_NODE", "MEM_PER_CPU", "MEM_PER_GPU"],
+    "time": ["TIMELIMIT"],
+    "requeue": ["NO_REQUEUE"],
+    "no-requeue": ["REQUEUE"],
+}
+"""Ends of the variables of `sbatch` that an option contradicts, but for that of its own name."""
+
+
+def environment_of(script: Path) -> dict[str, str]:
+    """The environment of a script's `sbatch`, without variables that win over its directives.
+
+    Without those, too, that make a job array of any script, or wait for the end of its job.
+    """
+    text = script.read_text(errors="replace")
+    options = re.findall(r"^#SBATCH --([a-z-]+)", text, re.MULTILINE)
+    ends = [end for option in options for end in (option, *_OTHER_NAMES.get(option, ()))]
+    above = {f"SBATCH_{end.upper().replace('-', '_')}" for end in (*ends, "array-inx", "wait")}
+    return {name: value for name, value in os.environ.items() if name not in above}
+
+
 def _run(
-    command: Sequence[str], directory: Path | None = None, seconds: float | None = None
+    command: Sequence[str],
+    directory: Path | None = None,
+    seconds: float | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> str:
     """Run a command and return its standard output.
 
@@ -61,6 +88,9 @@ def _run(
         done = subprocess.run(  # noqa: S603 (SLURM's own commands, and no shell)
             command,
             cwd=directory,
+            env={
+                name: value for name, value in environ.items() if not name.startswith(_OF_QUESTIONS)
+            },
             capture_output=True,
             text=True,
             errors="replace",  # jobs of others may have any names
@@ -99,25 +129,12 @@ def max_array_size() -> int:
     return int(found[1])
 
 
-@contextlib.contextmanager
-def telling_of(ids: Sequence[str]) -> Iterator[None]:
-    """Have an error of the block name jobs that are in the queue, because nothing else does then.
-
-    - `ids`: the jobs; it may grow in the block.
-    """
-    try:
-        yield
-    except Exception as error:
-        if ids:
-            error.add_note(
-                f"These jobs are in the queue: {', '.join(ids)}. Before you make the call again, "
-                f"end them: scancel {' '.join(ids)}"
-            )
-        raise
-
-
 def submit_chain(
-    array: Path, finalize: Path, tasks: str = "", n_rounds: int = 1
+    array: Path,
+    finalize: Path,
+    record: Callable[[Sequence[str], str], None],
+    tasks: str = "",
+    n_rounds: int = 1,
 ) -> tuple[list[str], str]:
     """Submit a job array and the job that follows it, and return the ids of both.
 
@@ -125,18 +142,57 @@ def submit_chain(
     ``afterany``, so it starts however that ends. With ``afterok`` it would wait for ever after one
     task that failed.
 
+    - `record`: called each time `sbatch` has answered, with the ids of the arrays so far, and that
+      of the last job, which is empty before that is submitted.
     - `n_rounds`: how often the array is submitted. All tasks belong to later rounds.
     - Raises SubmitError if `sbatch` cannot be called, or refuses a script.
     """
     directory = array.parent
     ids: list[str] = []
-    with telling_of(ids):
+    try:
         for script in [*[array] * n_rounds, finalize]:
             some = [f"--array={tasks}"] if tasks and not ids else []
             after = [f"--dependency=afterany:{ids[-1]}"] if ids else []
-            said = _run(["sbatch", "--parsable", *some, *after, script.name], directory)
-            ids.append(said.strip().split(";")[0])
+            command = ["sbatch", "--parsable", *some, *after, script.name]
+            try:
+                said = _run(command, directory, environ=environment_of(script))
+            except KeyboardInterrupt as error:
+                raise SubmitError(
+                    f"interrupted before sbatch has answered, so the job of {script.name} may be "
+                    "in the queue; look with squeue --me",
+                    command=shlex.join(command),
+                ) from error
+            ids.append(id_in(said))
+            record(ids[:n_rounds], "".join(ids[n_rounds:]))
+    except Exception as error:
+        if ids:
+            error.add_note(
+                f"These jobs are in the queue: {', '.join(ids)}. Before you make the call again, "
+                f"end them: scancel {' '.join(ids)}"
+            )
+        raise
     return ids[:-1], ids[-1]
+
+
+def id_in(said: str) -> str:
+    r"""Id of the job in what `sbatch` prints, to which a site may add lines of its own.
+
+    - Raises SubmitError if no line is an id.
+
+    Examples
+    --------
+    >>> id_in("Welcome, 12 nodes are free\n41;cluster\n"), id_in("Submitted batch job 42")
+    ('41', '42')
+    """
+    answer = r"^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\s*$"
+    found = re.findall(answer, said, re.MULTILINE)
+    if not found:
+        raise SubmitError(
+            f"sbatch prints no id of a job, so there may be one in the queue; look with "
+            f"squeue --me: {said.strip()}",
+            command="sbatch",
+        )
+    return str(found[-1])
 
 
 def queue(ids: Sequence[str]) -> list[dict[str, str]]:
@@ -150,7 +206,7 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
     return [
         dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True))
         for line in _squeue(ids, "--format=%i|%T|%r|%N|%L").split("\n")
-        if line
+        if line.count("|") == 4
     ]
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import shutil
 import tempfile
 import threading
@@ -56,7 +57,7 @@ from shardwrite.host.stopping import (
 )
 from shardwrite.options import options_from
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.slurm.client import cancel, endings, queue
+from shardwrite.slurm.client import cancel, endings, environment_of, id_in, queue
 from shardwrite.slurm.inside import OF_SCHEDULERS, OF_WORKERS, check_network, networks
 from shardwrite.slurm.jobs import cancel_left, refuse_second_submission, runs_at
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
@@ -405,7 +406,9 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
             if jobs.look_whether_cancelled():
                 return ""
             try:
-                return str(await super()._submit_job(script_filename))
+                words = [*shlex.split(self.submit_command), script_filename]
+                environ = environment_of(Path(script_filename))
+                return str(await self._call(words, env=environ))
             except (RuntimeError, OSError) as error:  # the watch has it submitted again
                 jobs.refusal = " ".join(str(error).split())
                 return ""
@@ -413,7 +416,11 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
         def _job_id_from_submit_output(self, out: str) -> str:
             if not out:
                 return ""
-            number = str(super()._job_id_from_submit_output(out))
+            try:
+                number = id_in(out)
+            except SubmitError as error:
+                jobs.refusal = error.message
+                return ""
             jobs.add(number)
             return number
 

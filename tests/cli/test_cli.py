@@ -367,3 +367,39 @@ def test_output_that_nobody_reads_ends_in_silence():
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_terminal_that_lacks_the_characters_of_a_path(tmp_path):
+    """They are spelt out for people, and are in a script what they are in the file system."""
+    np.save(tmp_path / "a.npy", np.ones(8))
+    program = [sys.executable, "-c", "from shardwrite.cli import main; main()"]
+    environ = {**os.environ, "PYTHONIOENCODING": "latin1"}
+    printed = [
+        subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=True).stdout
+        for words in (["write"], ["slurm", "script", "array", "--parts", "1"])
+        for command in [[*program, *words, "a.npy", "日.zarr"]]
+    ]
+    assert (tmp_path / "日.zarr" / "zarr.json").is_file()
+    assert rb"\u65e5.zarr" in printed[0]
+    assert "日.zarr" in printed[1].decode()
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+@pytest.mark.parametrize(
+    ("module", "function", "words"),
+    [
+        ("write", "open_to_write", ["write", "x", "y"]),
+        ("write", "_open_volume", ["precomputed", "x", "y", "--resolution", "1,1,1"]),
+        ("updates", "open_as_dask", ["update", "x", "y", "--append", "0"]),
+        ("parts", "_opened_for_part", ["write-part", "x", "y", "0/1"]),
+    ],
+)
+def test_a_signal_while_the_source_is_opened(tmp_path, module, function, words, name):
+    program = f"""if True:
+        import os, signal
+        from shardwrite.cli import main, {module}
+        {module}.{function} = lambda *_, **__: os.kill(os.getpid(), signal.SIG{name})
+        main({words})
+    """
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 85, done.stderr

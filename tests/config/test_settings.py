@@ -164,6 +164,36 @@ def test_names_that_are_unknown_are_refused(tmp_path):
         shardwrite.plan(source())
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("shardwrite: batch", "is no mapping"),
+        ("shardwrite: {array: 5}", "no such setting"),
+        ("shardwrite: {array.shards: 4MB}", "tree, shardwrite: {array: {shards: ...}}"),
+        ("shardwrite.durability: batch", "tree, shardwrite: {durability: ...}"),
+        ("shardwrite.array: {shards: 4MB}", "write it as a tree"),
+        ("shardwrite:", ""),
+        ("shardwrite: {array: }", ""),
+        ("shardwrite: {storage: {a.b: c}}", ""),
+        ("shardwriter.x: 1", ""),
+    ],
+)
+def test_a_file_that_dask_would_ignore_is_refused(tmp_path, text, said):
+    (tmp_path / "dask").mkdir()
+    (tmp_path / "dask" / "site.yaml").write_text(text)
+    program = """
+from shardwrite.host.dask_config import check_configuration
+try:
+    check_configuration()
+except Exception as error:
+    print(error)
+"""
+    found = run(f"import dask, shardwrite{program}", tmp_path)
+    assert found == run(f"import shardwrite, dask{program}", tmp_path)
+    assert said in found
+    assert ("site.yaml" in found) == bool(said), found
+
+
 def test_files_the_environment_the_program_and_keywords(tmp_path):
     """Each takes precedence over those before it, and an error names the one that is wrong."""
     (tmp_path / "dask").mkdir()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import seams
 from click.testing import CliRunner
+from helpers import printed
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
@@ -102,6 +103,28 @@ def test_the_scripts_to_copy_are_what_the_command_prints(kind, size):
     assert done.output == (ROOT / "slurm" / f"{kind}.sbatch").read_text()
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        (
+            "array",
+            "--parts 3 --shards 512",
+            "--shards is for init, allocation and elastic, and not for array",
+        ),
+        ("array", "--parts 3 --nodes 9", "--nodes is for allocation, and not for array"),
+        ("finalize", "--parts 3 --at-once 2", "--at-once is for array, and not for finalize"),
+        ("finalize", "--parts 3 --fill-value 7", "--fill-value is for init"),
+        ("elastic", "--jobs 3 --program p.py", "--program is for allocation"),
+        ("allocation", "--driver-time 1:00:00", "--driver-time is for elastic"),
+        ("allocation", "--program p.py --shards 64", "--shards is for SRC and DST"),
+        ("allocation", "--program p.py --decode-cf", "--decode-cf is for SRC and DST"),
+    ],
+)
+def test_what_a_kind_of_script_does_not_take_is_refused(kind, words, said):
+    command = ["slurm", "script", kind, *PLACEHOLDERS, *words.split()]
+    assert said in " ".join(printed(*command, code=2).split())
+
+
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize(
     "path",
@@ -115,6 +138,11 @@ def test_shellcheck(path):
         )  # an environment of the user's, and names that are meant so
         done = subprocess.run(["shellcheck", *ignored, path], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
+
+
+def test_paths_that_look_like_options():
+    done = printed("slurm", "script", "array", "--parts", 3, "--", "-a.npy", "-x.zarr")
+    assert "SRC=./-a.npy\nDST=./-x.zarr\n" in done
 
 
 def test_what_a_user_gives_reaches_the_program_as_it_is(tmp_path):

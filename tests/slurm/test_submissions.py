@@ -6,7 +6,9 @@ from __future__ import annotations
 import errno
 import json
 import shlex
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import dask.array
@@ -175,7 +177,7 @@ def test_jobs_of_a_submission_that_fails_are_named(cluster, harm):
     with pytest.MonkeyPatch.context() as patch:
         if harm == "no note":
             patch.setattr("shardwrite.slurm.notes.write_note", refuse)
-            ids, told, code = ["41", "42"], "the disk is full", 75
+            ids, told, code = ["41"], "the disk is full", 75
         else:
             sbatch.write_text(good.replace("\n", f"\n[ ! -e {cluster}/last ] || exit 7\n", 1))
             ids, told, code = ["41"], "exit code 7", 1
@@ -190,11 +192,117 @@ def test_jobs_of_a_submission_that_fails_are_named(cluster, harm):
     assert f"job array {int(ids[-1]) + 1} of 4 tasks" in submit("x.zarr")
 
 
+@pytest.mark.parametrize("name", ["INT", "HUP"])
+def test_a_submission_that_a_signal_ends_is_known(cluster, name):
+    """The first job is noted before the second is submitted, which is interrupted here."""
+    sbatch, again = cluster / "bin" / "sbatch", f"[ ! -e {cluster}/last ] || "
+    sbatch.write_text(
+        f"#!/bin/bash\n{again}{{ kill -{name} $PPID; sleep 9; }}\n" + SBATCH.format(base=cluster)
+    )
+    words = ["write", "x.npy", "x.zarr", "--submit", *SIZES]
+    program = f"from shardwrite.cli.main import main; main({words})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == (1 if name == "INT" else -signal.SIGHUP), done.stderr
+    if name == "INT":
+        assert "the job of finalize.sbatch may be in the queue" in done.stderr
+        assert "scancel 41" in done.stderr
+    assert "job 41 PENDING" in submit("x.zarr", code=1)
+    assert "cancelled 41\n" in printed("slurm", "cancel", "x.zarr")
+
+
+def test_what_a_site_prints_beside_is_no_answer(cluster):
+    """Notices before and after an id, and between the lines of the queue; and no id at all."""
+    for name, last in (("sbatch", "echo 99 jobs are yours"), ("squeue", "echo 'down | at 9'")):
+        program = cluster / "bin" / name
+        program.write_text(
+            program.read_text().replace("\n", "\necho Welcome to 7 nodes\n", 1) + last
+        )
+    submit("x.zarr")
+    assert "afterany:41 " in (cluster / "submitted").read_text()
+    assert {job["id"] for job in seams.status_of("x.zarr").jobs} == {"41", "42"}
+    assert "cancelled 41, 42\n" in printed("slurm", "cancel", "x.zarr")
+    (cluster / "bin" / "sbatch").write_text("#!/bin/bash\necho closed until 9\n")
+    assert "no id of a job" in (said := submit("x.zarr", code=1))
+    assert "closed until 9" in said
+
+
+def test_variables_of_the_user_hide_no_job_and_change_no_script(cluster, monkeypatch):
+    """Those that a script says nothing of are kept."""
+    for name in ("sbatch", "squeue", "scancel"):
+        program = cluster / "bin" / name
+        text = program.read_text().replace("\n", f"\nenv >> {cluster}/{name}-environ\n", 1)
+        program.write_text(text)
+    ends = ["ARRAY_INX", "TIMELIMIT", "MEM_PER_CPU", "MEM_PER_NODE", "SIGNAL", "WAIT", "JOB_NAME"]
+    names = [*(f"SBATCH_{end}" for end in ends), "SBATCH_PARTITION", "SBATCH_ACCOUNT"]
+    for name in [*names, "SQUEUE_STATES", "SQUEUE_USERS", "SACCT_FORMAT", "SCANCEL_STATE"]:
+        monkeypatch.setenv(name, "1")
+    submit("x.zarr", "--sbatch=--partition=main")
+    printed("slurm", "cancel", "x.zarr")
+    seen = [(cluster / f"{name}-environ").read_text() for name in ("sbatch", "squeue", "scancel")]
+    left = {name: seen[0].splitlines().count(f"{name}=1") for name in names}
+    assert {name: n for name, n in left.items() if n} == {"SBATCH_SIGNAL": 1, "SBATCH_ACCOUNT": 2}
+    assert not any(name in text for text in seen for name in ("SQUEUE_", "SACCT_", "SCANCEL_"))
+
+
+def test_workers_are_submitted_likewise(cluster, monkeypatch):
+    """What the site prints is not their id, and the user's variables are not above their script."""
+    text = SBATCH.format(base=cluster).replace("echo $n\n", "echo Submitted batch job $n\n")
+    notice = f"#!/bin/bash\necho 87 % are yours\nenv > {cluster}/environ"
+    (cluster / "bin" / "sbatch").write_text(notice + text)
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    with (
+        pytest.raises(shardwrite.ClusterError) as caught,
+        shardwrite.slurm.cluster(jobs=1, patience_seconds=3.0, encrypted=False),
+    ):
+        pass
+    assert [job["id"] for job in caught.value.jobs] == ["41"]
+    assert "SBATCH_" not in (cluster / "environ").read_text()
+    assert not [*(cluster / "queue").iterdir()]
+
+
+def test_more_parts_than_groups(cluster):
+    """It is told, before anything is submitted, how many have work."""
+    words = ["write", "x.npy", "x.zarr", "--submit", "--dry-run", "--shards", 64, "--chunks", 8]
+    assert "only 1 of 50 parts has work" in (said := printed(*words, "--parts", 50))
+    assert "the plan has 1 group; give --parts 1, or smaller source chunks" in said
+    assert "has work" not in printed(*words, "--parts", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "gib"),
+    [
+        ("", 4),
+        ("--memory 32G", 28.8),
+        ("--memory 3G", 2.7),
+        ("--memory 0 --cores 2", 2),
+        ("--cores 64", 7.2),
+    ],
+)
+def test_tasks_are_planned_with_the_memory_of_their_jobs(cluster, words, gib, monkeypatch):
+    limits = []
+
+    def plan(*_, memory_limit, **__):
+        limits.append(memory_limit)
+        raise shardwrite.SubmitError("seen", command="")
+
+    monkeypatch.setattr(shardwrite, "plan", plan)
+    said = printed("write", "x.npy", "x.zarr", "--submit", *words.split(), code=1)
+    assert limits == [int(gib * 2**30)], said
+
+
+def test_jobs_with_too_little_memory_are_refused(cluster, hierarchy):
+    for words in (["write", "x.npy"], ["shard", "h"]):
+        said = printed(*words, "n", "--submit", "--memory", 8, "--memory-limit", "4GB", code=2)
+        assert "too little for a task; give 256M or more" in said
+
+
 def test_resubmit_refuses(cluster):
     assert "no scripts are there" in printed("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
     submit("x.zarr", "--directory", "here")
     wrong = ["slurm", "resubmit", "x.zarr", "--directory", "here", "--array"]
-    assert "no list of parts" in printed(*wrong, "1 --uid=0", code=2)
+    for tasks in ("1 --uid=0", "3-1", "1,,2", "1-", ""):
+        assert "no list of parts" in printed(*wrong, tasks, code=2)
+    assert "there are 4 parts; give some of 0-3" in printed(*wrong, "1,3-4", code=2)
     assert "scripts that write" in printed(
         "slurm", "resubmit", "y.zarr", "--directory", "here", "--array", "1", code=2
     )
@@ -475,7 +583,7 @@ def test_commands_of_slurm_submit_what_others_do(cluster, hierarchy, command, ot
     how = {"write": LAYOUT, "precomputed": ["--axes", "zyx", "--resolution", "4,4,40"]}
     if command == "precomputed":
         np.save("x.npy", np.ones((16, 64, 64), "u4"))
-    words = [src, "new", *how.get(command, []), "--parts", 4, "--at-once", 2, "--lead", 60]
+    words = [src, "new", *how.get(command, []), "--parts", 1, "--at-once", 2, "--lead", 60]
     shown = printed(command, *words, "--submit", "--dry-run")
     assert shown == printed("slurm", other, *words, "--dry-run")
     for wrong in (["--threads", 2], ["--recheck"]):
@@ -528,6 +636,7 @@ def test_a_scale_of_a_volume(cluster, axes):
     address = f"precomputed://{Path.cwd()}/volume"
     words = ["cube.npy", address, "--axes", axes, "--resolution", "4,4,40", "--chunks", 8]
     words += ["--shard-nbytes", "4kB", "--parts", 2, "--directory", "jobs"]
+    words += ["--memory-limit", "70kB"]  # so that there is a group for each part
     shown = printed("precomputed", *words, "--submit", "--dry-run")
     assert "write-part" in shown
     assert ("--axes" in shown) == (axes == "xyz")

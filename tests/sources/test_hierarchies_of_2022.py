@@ -137,7 +137,7 @@ def test_every_command_that_takes_a_source(here):
     printed("update", "two/g/v", "parts.zarr", "--region", "0:24,0:20")
     np.testing.assert_array_equal(zarr.open_array("parts.zarr")[...], VALUES + 1)
     printed("verify", "parts.zarr", "--against", "two/g/v")
-    script = printed("slurm", "script", "array", "h/u", "s.zarr", "--parts", 2, *LAYOUT)
+    script = printed("slurm", "script", "array", "h/u", "s.zarr", "--parts", 2)
     assert "write-part" in script
     np.save("cube.npy", np.arange(8 * 9 * 10, dtype="u1").reshape(8, 9, 10))
     cube = ["--shards", "4,9,10", "--chunks", "2,3,5", "--array-format", "transformer-2022"]
