@@ -154,7 +154,7 @@ COVERED: dict[str, str] = {
     ". If only the name or the time of the source has changed, and its data are the same": (
         "tests/operations/test_accept_source.py::test_commands_say_so"
     ),
-    "All others are written. Mend what is read, and make the same call again": (
+    "All others are written. {}, and make the same call again": (
         "tests/faults/test_bad_reads.py::test_what_stays_wrong_fails_alone_and_is_named"
     ),
     "ask its owner for the right to write there, give a path outside of it": (
@@ -688,6 +688,24 @@ def test_a_group_that_was_removed_while_an_array_in_it_was_replaced(tmp_path):
     shutil.rmtree(f"{root}.shardwrite")
     write(root / "b", 2)
     np.testing.assert_array_equal(read(root / "b"), values(2))
+
+
+@carries_out("Give the update up with abandon (shardwrite abandon), repair these shards")
+def test_an_update_that_meets_a_bad_shard(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    bad = next(key for key in sorted(shards(path)) if key.startswith("c/"))
+    (path / bad).write_bytes(b"torn")
+    part = (slice(2, 12), slice(2, 12))
+    message = "Give the update up with abandon (shardwrite abandon), repair these shards"
+    refused(message, CorruptShardError, lambda: update(path, region=part))
+    refused("has not ended", JournalError, lambda: shardwrite.repair(path, source()))
+    shardwrite.abandon(path)
+    shardwrite.repair(path, source())
+    update(path, region=part)
+    expected = values()
+    expected[part] = values(1)[part]
+    np.testing.assert_array_equal(read(path), expected)
 
 
 def test_an_update_of_an_array_that_was_removed_with_its_group_is_forgotten(tmp_path):

@@ -404,20 +404,24 @@ def incomplete(
 
 
 def unreadable(
-    errors: Sequence[CorruptShardError], array: ShardedArray | None
+    errors: Sequence[CorruptShardError], array: ShardedArray | None, *, is_update: bool
 ) -> CorruptShardError:
     """The error that names what could not be read, of an array or of the one that is changed.
 
     - `errors`: why each shard is not written that is missing now.
+    - `is_update`: whether an array is changed. Without an `array`, its own shards are bad.
     """
     store = None if array is None else array.store
     where = "" if store is None else f", from {store.local_root or store.url or store}"
     texts = list(dict.fromkeys(map(str, errors)))
     listed = "; ".join(texts[1:_N_NAMED]) + ("; ..." if len(texts) > _N_NAMED else "")
+    remedy = "Mend what is read"
+    if is_update and array is None:
+        remedy = "Give the update up with abandon (shardwrite abandon), repair these shards"
     message = (
         f"{errors[0].message}. It was read twice{where}. {counted(len(errors), 'shard')} cannot be "
-        f"written{f', also because of: {listed}' if listed else ''}. All others are written. Mend "
-        "what is read, and make the same call again"
+        f"written{f', also because of: {listed}' if listed else ''}. All others are written. "
+        f"{remedy}, and make the same call again"
     )
     return CorruptShardError(message, **errors[0].fields)
 

@@ -346,7 +346,7 @@ class Session:
         """
         errors = [e for rank, e in sorted(self.bad.items()) if not self.ledger.is_done[rank]]
         if errors:
-            raise unreadable(errors, self._read_from)
+            raise unreadable(errors, self._read_from, is_update=self.job.is_update)
 
     def refuse_unread(self) -> None:
         """Raise StoreError if a shard counts as missing only because nothing could read it.
