@@ -485,7 +485,8 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
     if isinstance(arrays, dask.array.Array):
         arrays, stores = [arrays], [stores]
     engine = active_engine()
-    each = _per_array(arrays, stores, call.names, call.regions)
+    each = list(_per_array(arrays, stores, call.names, call.regions))
+    makes_some = any(region is None for *_, region in each)
     words = ZarrWords.of(call.zarr_array_kwargs)
     mode = mode_of(call.mode, words.overwriting(call.overwrite))
     run = for_new_array(options_from(call, RunOptions, mode=mode))
@@ -507,7 +508,8 @@ def store(call: StoreArguments) -> list[WriteResult] | Delayed | list[dask.array
             from shardwrite.operations.region import region_job  # updates only
             from shardwrite.runs.region_plan import Where  # updates only
 
-            refuse_for_region(array, run.mode, run.publish)
+            # Sizes are for the new arrays of the call.
+            refuse_for_region(ArrayOptions() if makes_some else array, run.mode, run.publish)
             target = target_via(resolve_target(*where_to, seen=seen), call.via)
             target = target.exclusively(when=call.exclusive)
             where = Where(region, call.axis, call.casting)

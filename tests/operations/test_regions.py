@@ -853,3 +853,15 @@ def test_an_update_of_a_region_leaves_a_shape_that_another_program_changes_meanw
     found = zarr.open_array(path, mode="r")
     np.testing.assert_array_equal(found[...], np.where(np.arange(40) < 8, 0, np.arange(40)))
     assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_sizes_of_a_call_are_those_of_its_new_arrays(tmp_path):
+    x = da.arange(16, chunks=8)
+    shardwrite.to_sharded_zarr(x, tmp_path / "old", shards=16, chunks=8)
+    places, regions = [tmp_path / "new", tmp_path / "old"], [None, slice(0, 8)]
+    shardwrite.store([x, x[8:]], places, regions=regions, shards=8, chunks=4)
+    assert zarr.open_array(tmp_path / "new").shards == (8,)
+    found = shardwrite.open_sharded(tmp_path / "old")[...]
+    np.testing.assert_array_equal(found, [*range(8, 16), *range(8, 16)])
+    with pytest.raises(SpecError, match="the array that exists decides"):
+        shardwrite.store([x[8:]], [tmp_path / "old"], regions=[slice(0, 8)], shards=8)
