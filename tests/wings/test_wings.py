@@ -147,7 +147,7 @@ def test_what_is_converted_in_its_place_is_left_alone(array):
     with InPlace.begun(array, {"": "digest"}):
         pass
     said = refusals(array, "convert")
-    assert said.keys() == {"write", "replace", "update", "erase", "stream", "abandon"}
+    assert said.keys() == {"write", "replace", "update", "erase", "stream", "repair", "abandon"}
     assert "install all of shardwrite" in said["abandon"]
     assert all("converted in its place" in text for name, text in said.items() if name != "write")
     assert shardwrite.abandon(array) == []
