@@ -76,7 +76,7 @@ def check_layout(source: Source, case: Case, path: Path) -> dict[str, int]:
 
 
 def _has_data(values: npt.NDArray[np.uint16]) -> bool:
-    """Whether some values are not the fill value; its first rows tell for most."""
+    """Whether a shard has data; for most shards the first row tells."""
     return bool(values[:1].any() or values.any())
 
 

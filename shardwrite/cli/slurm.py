@@ -112,7 +112,7 @@ _KINDS_OF = {
     **dict.fromkeys(names(AllocationKeywords), "allocation"),
     **dict.fromkeys(names(LayoutKeywords), "init, allocation and elastic"),
 }
-"""What takes each option that not all kinds of scripts take."""
+"""Kinds of scripts that take an option, for each option that not all of them take."""
 
 
 @slurm.subcommand(prints_json=False)

@@ -98,7 +98,7 @@ def _fill_standard_descriptors() -> None:
 
 
 def _spell_out_characters() -> None:
-    """Have characters that the terminal's encoding lacks spelt out; else they would be an error."""
+    """Spell out characters that the terminal's encoding lacks, which would be an error else."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

@@ -21,7 +21,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def has_surrogates(text: str) -> bool:
-    """Whether a text has a surrogate, as bytes that are no UTF-8 become one in Python.
+    """Whether a text has a surrogate; Python makes one of each byte that is no UTF-8.
 
     JSON can spell it, and many readers then refuse the whole document.
     """

@@ -221,7 +221,7 @@ def drop_removed(target: Target) -> None:
         found, place = tidied_run(one), one.directory
         if found is None:
             continue
-        replaces = any(one.record.replaces for one in found.outputs())
+        replaces = any(output.record.replaces for output in found.outputs())
         if not found.makes_array or replaces or live_holders(found.shared):
             state = state_beside(place.root)
             raise JournalError(
